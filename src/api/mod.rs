@@ -4,6 +4,7 @@
 //! API can be tested by a table.
 
 pub mod field_selector;
+pub(crate) mod go_text;
 pub mod gvr;
 pub mod json;
 pub mod label_selector;
