@@ -1,0 +1,497 @@
+//! The server: a listener, its connections, and the handle tests hold.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::{Mutex, RwLock};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    log::RequestLog,
+    resource::Resource,
+    script::{Match, On, Script},
+    service::Shared,
+    tls::{Identity, TlsError},
+    watch::{Registry, Watches},
+    world::World,
+};
+
+/// A scripted kube-apiserver on a port of 127.0.0.1. It stops when dropped.
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    ca_pem: Option<String>,
+    names: Names,
+    connections: Connections,
+    stop: CancellationToken,
+}
+
+/// Options of a server, with the defaults of a real one.
+#[must_use]
+pub struct Builder {
+    resources: Vec<Resource>,
+    settings: Settings,
+    names: Names,
+    token: String,
+    tls: bool,
+    alpn: Vec<&'static str>,
+    history: usize,
+    keep_requests: usize,
+}
+
+/// The server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No port on 127.0.0.1.
+    #[error("cannot listen on 127.0.0.1: {0}")]
+    Listen(#[from] io::Error),
+    /// No certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What answering needs to know.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) user: String,
+    pub(super) watch_list: bool,
+    pub(super) aggregated_discovery: bool,
+    pub(super) bookmark_every: Duration,
+}
+
+/// One connection, so that it can be killed.
+pub(super) struct Connection {
+    pub(super) id: u64,
+    kill: CancellationToken,
+    goaway: CancellationToken,
+}
+
+#[derive(Clone)]
+struct Names {
+    context: String,
+    cluster: String,
+    user: String,
+    namespace: Option<String>,
+}
+
+#[derive(Clone, Default)]
+struct Connections {
+    next: Arc<AtomicU64>,
+    open: Arc<Mutex<Vec<Arc<Connection>>>>,
+}
+
+/// Takes a connection off the list when it ends, however it ends.
+struct Listed {
+    connections: Connections,
+    connection: Arc<Connection>,
+}
+
+/// A socket that is reset, not closed, once its connection is killed.
+struct Socket {
+    stream: TcpStream,
+    kill: CancellationToken,
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// A builder with the usual resources, TLS, HTTP/1.1 and HTTP/2, and a random token.
+    pub fn builder() -> Builder {
+        let token = format!("test-{:032x}", rand::random::<u128>());
+        Builder {
+            resources: Resource::usual(),
+            settings: Settings {
+                user: "system:serviceaccount:default:forebay".to_owned(),
+                watch_list: true,
+                aggregated_discovery: true,
+                bookmark_every: Duration::ZERO,
+            },
+            names: Names {
+                context: "scripted".to_owned(),
+                cluster: "scripted".to_owned(),
+                user: "scripted".to_owned(),
+                namespace: None,
+            },
+            token,
+            tls: true,
+            alpn: vec!["h2", "http/1.1"],
+            history: 4_096,
+            keep_requests: 100_000,
+        }
+    }
+
+    /// The objects behind it.
+    pub fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    /// Begins a rule for requests that `matches` accepts.
+    pub fn on(&self, matches: Match) -> On {
+        self.shared.script.on(matches)
+    }
+
+    /// Removes every rule. What is already held stays held.
+    pub fn clear_rules(&self) {
+        self.shared.script.clear();
+    }
+
+    /// Every request seen.
+    pub fn log(&self) -> &RequestLog {
+        &self.shared.log
+    }
+
+    /// The open watches of a resource.
+    pub fn watches(&self, resource: &str) -> Watches {
+        Watches::new(self.shared.watches.clone(), resource)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `https://127.0.0.1:PORT`, or `http://` without TLS.
+    pub fn url(&self) -> String {
+        let scheme = if self.ca_pem.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.addr)
+    }
+
+    /// The certificate authority clients must trust; `None` without TLS.
+    pub fn ca_pem(&self) -> Option<&str> {
+        self.ca_pem.as_deref()
+    }
+
+    /// The newest accepted bearer token; empty if none is required.
+    pub fn token(&self) -> String {
+        self.shared.tokens.read().last().cloned().unwrap_or_default()
+    }
+
+    /// Accepts exactly these tokens from now on; none at all: every request is let in.
+    pub fn set_tokens(&self, tokens: &[&str]) {
+        *self.shared.tokens.write() = tokens.iter().map(|&t| t.to_owned()).collect();
+    }
+
+    /// A kubeconfig for this server, with the names given to the builder.
+    pub fn kubeconfig_yaml(&self) -> String {
+        self.kubeconfig_yaml_via(&self.url())
+    }
+
+    /// The same kubeconfig with another server URL, for instance a gate in front.
+    pub fn kubeconfig_yaml_via(&self, url: &str) -> String {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let Names { context, cluster, user, namespace } = &self.names;
+        let ca = match &self.ca_pem {
+            Some(pem) => format!("    certificate-authority-data: {}\n", STANDARD.encode(pem)),
+            None => String::new(),
+        };
+        let namespace = namespace.as_ref().map(|ns| format!("    namespace: {ns}\n")).unwrap_or_default();
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: {context}\n\
+             clusters:\n- name: {cluster}\n  cluster:\n    server: {url}\n{ca}\
+             contexts:\n- name: {context}\n  context:\n    cluster: {cluster}\n    user: {user}\n{namespace}\
+             users:\n- name: {user}\n  user:\n    token: {}\n",
+            self.token()
+        )
+    }
+
+    /// Writes the kubeconfig to `dir/kubeconfig` and returns the path.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_kubeconfig(&self, dir: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let path = dir.as_ref().join("kubeconfig");
+        std::fs::write(&path, self.kubeconfig_yaml())?;
+        Ok(path)
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.connections.open.lock().len()
+    }
+
+    /// How many connections were accepted since the start.
+    pub fn accepted(&self) -> u64 {
+        self.connections.next.load(Ordering::Relaxed)
+    }
+
+    /// Resets every open connection (RST).
+    pub fn reset_connections(&self) {
+        self.connections.open.lock().iter().for_each(|c| c.reset());
+    }
+
+    /// Asks every open connection to finish: GOAWAY on HTTP/2, `Connection: close` on HTTP/1.1.
+    pub fn go_away(&self) {
+        self.connections.open.lock().iter().for_each(|c| c.goaway.cancel());
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+// === impl Builder ===
+
+impl Builder {
+    /// Serves these resources only, instead of the usual ones.
+    pub fn resources(mut self, resources: Vec<Resource>) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// Serves one more resource.
+    pub fn resource(mut self, resource: Resource) -> Self {
+        self.resources.push(resource);
+        self
+    }
+
+    /// Names of context, cluster and user in the kubeconfig.
+    pub fn names(mut self, context: &str, cluster: &str, user: &str) -> Self {
+        let namespace = self.names.namespace.take();
+        self.names =
+            Names { context: context.to_owned(), cluster: cluster.to_owned(), user: user.to_owned(), namespace };
+        self
+    }
+
+    /// Namespace of the context in the kubeconfig.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.names.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// The bearer token clients must send; empty: none is required.
+    pub fn token(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
+    }
+
+    /// The user name in 403 messages.
+    pub fn user(mut self, user: &str) -> Self {
+        user.clone_into(&mut self.settings.user);
+        self
+    }
+
+    /// Plain HTTP/1.1 without TLS.
+    pub fn plain_http(mut self) -> Self {
+        self.tls = false;
+        self
+    }
+
+    /// TLS with HTTP/1.1 only.
+    pub fn http1_only(mut self) -> Self {
+        self.alpn = vec!["http/1.1"];
+        self
+    }
+
+    /// Streaming lists off, as on servers before 1.32: `sendInitialEvents` is answered with 422.
+    pub fn without_watch_list(mut self) -> Self {
+        self.settings.watch_list = false;
+        self
+    }
+
+    /// Plain discovery only, as on servers before 1.26.
+    pub fn without_aggregated_discovery(mut self) -> Self {
+        self.settings.aggregated_discovery = false;
+        self
+    }
+
+    /// Sends bookmarks at this interval to watches that ask for them. Without it they come on request only
+    /// ([`World::bookmark`]), so that tests stay in charge.
+    pub fn bookmark_every(mut self, interval: Duration) -> Self {
+        self.settings.bookmark_every = interval;
+        self
+    }
+
+    /// How many changes are kept per resource, for watches and exact reads.
+    pub fn history(mut self, changes: usize) -> Self {
+        self.history = changes;
+        self
+    }
+
+    /// How many requests the log keeps; 0 for benches that only need the total.
+    pub fn keep_requests(mut self, requests: usize) -> Self {
+        self.keep_requests = requests;
+        self
+    }
+
+    /// Binds a port and starts serving on the current runtime.
+    ///
+    /// # Errors
+    /// [`StartError`]: no port, or no certificate.
+    pub async fn start(self) -> Result<ApiServer, StartError> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let addr = listener.local_addr()?;
+        let identity = if self.tls { Some(Identity::new(&self.alpn)?) } else { None };
+        let tokens = if self.token.is_empty() { Vec::new() } else { vec![self.token] };
+        let shared = Arc::new(Shared {
+            world: World::new(self.resources, self.history),
+            script: Script::default(),
+            log: RequestLog::new(self.keep_requests),
+            watches: Registry::default(),
+            settings: self.settings,
+            tokens: RwLock::new(tokens),
+            address: addr.to_string(),
+        });
+        let (stop, connections) = (CancellationToken::new(), Connections::default());
+        let acceptor = identity.as_ref().map(|i| TlsAcceptor::from(i.config.clone()));
+        let serving = accept(listener, acceptor, shared.clone(), connections.clone(), stop.clone());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(serving));
+        Ok(ApiServer { shared, addr, ca_pem: identity.map(|i| i.ca_pem), names: self.names, connections, stop })
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    shared: Arc<Shared>,
+    connections: Connections,
+    stop: CancellationToken,
+) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: there will be some again.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        // Only latency depends on it.
+        let _ = stream.set_nodelay(true);
+        let listed = connections.enter();
+        let served = serve(stream, tls.clone(), shared.clone(), listed);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(served));
+    }
+}
+
+async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>, listed: Listed) {
+    let connection = listed.connection.clone();
+    let socket = Socket { stream, kill: connection.kill.clone() };
+    let killed = connection.kill.clone();
+    let served = async {
+        match tls {
+            Some(acceptor) => {
+                let Ok(Ok(stream)) = timeout(Duration::from_secs(10), acceptor.accept(socket)).await else { return };
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                speak(stream, h2, shared, connection).await;
+            }
+            None => speak(socket, false, shared, connection).await,
+        }
+    };
+    killed.run_until_cancelled(served).await;
+}
+
+async fn speak<S>(stream: S, h2: bool, shared: Arc<Shared>, connection: Arc<Connection>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let goaway = connection.goaway.clone();
+    let service = service_fn(move |request| shared.clone().handle(request, connection.clone()));
+    let io = TokioIo::new(stream);
+    // A connection that ends with an error has ended: the client sees it, nobody here needs to.
+    if h2 {
+        let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        server.timer(TokioTimer::new()).max_concurrent_streams(1_000).max_header_list_size(1 << 20);
+        server.initial_stream_window_size(4 << 20).initial_connection_window_size(4 << 20).max_send_buf_size(1 << 20);
+        let mut serving = std::pin::pin!(server.serve_connection(io, service));
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = goaway.cancelled() => serving.as_mut().graceful_shutdown(),
+        }
+        let _ = serving.await;
+    } else {
+        let mut server = hyper::server::conn::http1::Builder::new();
+        server.max_headers(1_024);
+        let mut serving = std::pin::pin!(server.serve_connection(io, service).with_upgrades());
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = goaway.cancelled() => serving.as_mut().graceful_shutdown(),
+        }
+        let _ = serving.await;
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Kills it with a reset.
+    pub(super) fn reset(&self) {
+        self.kill.cancel();
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    fn enter(&self) -> Listed {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection { id, kill: CancellationToken::new(), goaway: CancellationToken::new() });
+        self.open.lock().push(connection.clone());
+        Listed { connections: self.clone(), connection }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.connections.open.lock().retain(|c| c.id != self.connection.id);
+    }
+}
+
+// === impl Socket ===
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.kill.is_cancelled() {
+            // If it fails the connection is closed instead of reset.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}
