@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"reflect"
 	"slices"
@@ -53,8 +51,8 @@ type remark struct {
 
 // detector has the reading habit of a controller whose workers start before its informers have synced: look the object up
 // in the lister, and on a miss GET it from the server; list by selector from the lister, and on an empty result LIST from
-// the server; read the object freshly before its status is written. The keys ("namespace/name", one a line, on stdin) are
-// what such a controller knows from another, already synced informer. A key with a leading "!" does not exist.
+// the server; read the object freshly before its status is written. The keys ("namespace/name", one a line) are what such
+// a controller knows from another, already synced informer. A key with a leading "!" does not exist.
 func detector(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("detector", flag.ExitOnError)
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file`")
@@ -65,10 +63,11 @@ func detector(ctx context.Context, args []string) error {
 	listEvery := flags.Int("list-every", 10, "list by label selector at every n-th key; 0: never")
 	round := flags.Int64("round", 1, "value written to status.replicas")
 	informerDelay := flags.Duration("informer-delay", 0, "start the informer this long after the workers")
+	keysFile := flags.String("keys", "", "`file` with the keys")
 	run := flags.String("run", "run", "run id; the user agent is detector/ID")
 	_ = flags.Parse(args)
 
-	keys, err := readKeys(os.Stdin)
+	keys, err := readKeys(*keysFile)
 	if err != nil {
 		return err
 	}
@@ -130,15 +129,12 @@ func detector(ctx context.Context, args []string) error {
 	return nil
 }
 
-func readKeys(from io.Reader) ([]string, error) {
-	var keys []string
-	lines := bufio.NewScanner(from)
-	for lines.Scan() {
-		if line := strings.TrimSpace(lines.Text()); line != "" {
-			keys = append(keys, line)
-		}
+func readKeys(file string) ([]string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
 	}
-	return keys, lines.Err()
+	return strings.Fields(string(text)), nil
 }
 
 type detection struct {

@@ -59,7 +59,7 @@ func informers(ctx context.Context, args []string) error {
 		return err
 	}
 
-	ctx, cancel := context.WithCancel(stdinClosed(ctx))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var seen atomic.Int64
 	report := func(event string, object any, initial bool) {

@@ -1,5 +1,5 @@
 // Command forebay-clients is a set of unmodified client-go programs that forebay's tests point at an API server, directly
-// and through forebay. Each subcommand reports what it saw as JSON lines on stdout.
+// and through forebay. Each subcommand reports what it saw as JSON lines on stdout and ends when its stdin is closed.
 package main
 
 import (
@@ -27,6 +27,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx = stdinClosed(ctx)
 	var err error
 	switch os.Args[1] {
 	case "informers":

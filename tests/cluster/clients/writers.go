@@ -44,9 +44,6 @@ func writers(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if *count == 0 {
-		ctx = stdinClosed(ctx)
-	}
 	// Tokens come at the rate asked for; the end of the budget closes the channel.
 	tokens := make(chan struct{})
 	go func() {

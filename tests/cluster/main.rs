@@ -1,0 +1,19 @@
+//! forebay against a real control plane: etcd and kube-apiserver, started by the tests themselves.
+//!
+//! One binary, so that its tests share one control plane. The programs are built from their Go modules on first use
+//! (`build`), or taken from `KUBEBUILDER_ASSETS`. What reached the API server is read from its audit log (`audit`).
+
+#![allow(clippy::disallowed_methods, reason = "tests spawn tasks without a supervisor")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod audit;
+mod build;
+mod client;
+mod control_plane;
+mod fixtures;
+mod forebay;
+mod process;
+mod programs;
+mod users;
+
+mod smoke;
