@@ -27,6 +27,9 @@ pub(crate) struct Entry {
     pub(crate) user_agent: String,
     #[serde(rename = "requestURI")]
     pub(crate) uri: String,
+    /// RFC 3339, UTC, with microseconds.
+    #[serde(rename = "requestReceivedTimestamp")]
+    received: String,
     user: UserInfo,
     #[serde(default)]
     object_ref: ObjectRef,
@@ -101,6 +104,11 @@ impl Entry {
         self.verb == "list" || self.is_watch_list()
     }
 
+    /// A LIST from its beginning, not one of its further pages.
+    pub(crate) fn is_first_page(&self) -> bool {
+        self.is_list() && !self.uri.contains("continue=")
+    }
+
     pub(crate) fn is_watch_list(&self) -> bool {
         self.verb == "watch" && self.uri.contains("sendInitialEvents=true")
     }
@@ -132,6 +140,15 @@ impl Audit {
     pub(crate) fn count(&self, keep: impl Fn(&Entry) -> bool) -> usize {
         self.entries().iter().filter(|entry| keep(entry)).count()
     }
+}
+
+/// The most of these requests that arrived within one second of the clock.
+pub(crate) fn peak_per_second(entries: &[Entry]) -> usize {
+    let mut seconds = HashMap::<&str, usize>::new();
+    for entry in entries {
+        *seconds.entry(entry.received.split('.').next().unwrap_or("")).or_default() += 1;
+    }
+    seconds.into_values().max().unwrap_or(0)
 }
 
 fn read(log: &Path, from: u64) -> Vec<Entry> {

@@ -107,9 +107,10 @@ impl HttpClient {
         self
     }
 
-    /// `https://host:port`, without a trailing slash.
-    pub(crate) fn base(&self) -> &str {
-        &self.base
+    /// The token it sends, "" for none.
+    pub(crate) fn bearer(&self) -> String {
+        let value = self.bearer.as_ref().and_then(|value| value.to_str().ok());
+        value.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned()
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

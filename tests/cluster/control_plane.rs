@@ -111,10 +111,6 @@ impl ControlPlane {
         &self.servers[n].url
     }
 
-    pub(crate) fn ca(&self) -> &str {
-        &self.ca
-    }
-
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
     }

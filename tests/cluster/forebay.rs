@@ -41,9 +41,11 @@ impl Forebay {
             format!("--write-kubeconfig={}", kubeconfig.display()),
         ];
         args.extend(flags.iter().map(|&flag| flag.to_owned()));
-        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        // Another build, such as a release build, can be put under the same tests.
+        let program =
+            std::env::var_os("FOREBAY_TEST_BINARY").map_or(env!("CARGO_BIN_EXE_forebay").into(), PathBuf::from);
         let mut process =
-            Process::start("forebay", scratch.path(), program, &args, &[("NO_COLOR", "1"), ("RUST_BACKTRACE", "1")])
+            Process::start("forebay", scratch.path(), &program, &args, &[("NO_COLOR", "1"), ("RUST_BACKTRACE", "1")])
                 .unwrap();
         let deadline = Instant::now() + START_DEADLINE;
         let admin = loop {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests spawn tasks without a supervisor")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::needless_pass_by_value, reason = "bodies built in place read better by value")]
 
 mod audit;
 mod build;
@@ -12,8 +13,16 @@ mod client;
 mod control_plane;
 mod fixtures;
 mod forebay;
+mod pair;
 mod process;
 mod programs;
 mod users;
 
+mod bytes;
+mod cases;
+mod cold_start;
+mod informers;
+mod kubectl;
+mod main_job;
+mod read_your_writes;
 mod smoke;

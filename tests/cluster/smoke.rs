@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 
+use crate::build::{ETCD, KUBE_APISERVER};
 use crate::client::Protocol;
 use crate::control_plane::{ControlPlane, Options};
 use crate::fixtures::{self, REGIONS, WIDGETS, in_namespace};
@@ -78,6 +79,11 @@ async fn audit_log_counts_a_get_by_user_agent_as_soon_as_it_is_answered() {
     assert_eq!(gets.len(), 3, "{gets:?}");
     assert!(gets.iter().all(|e| (e.resource(), e.name(), e.user()) == ("configmaps", "none", user.name.as_str())));
     assert_eq!(plane.audit().count(|e| e.user_agent == "smoke-audit/1" && e.is_list()), 1);
+    // The codes come a moment later.
+    fixtures::eventually(Duration::from_secs(5), "codes", async || {
+        plane.audit().since(mark, |e| e.user() == user.name && e.code() == 404).len() == 3
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -133,6 +139,41 @@ async fn kubectl_and_the_go_clients_run() {
     let rest = informer.until("done", limit).await;
     assert_eq!(rest.last().unwrap()["count"], 40);
     informer.finish(limit).await;
+}
+
+/// What a machine without Go shows, and that ready binaries are taken instead.
+#[test]
+fn without_go_a_test_says_what_to_install_or_takes_ready_binaries() {
+    let empty = tempfile::tempdir().unwrap();
+    let assets = tempfile::tempdir().unwrap();
+    for (name, program) in [("etcd", &ETCD), ("kube-apiserver", &KUBE_APISERVER)] {
+        std::os::unix::fs::symlink(program.path().unwrap(), assets.path().join(name)).unwrap();
+    }
+    // The few tools the rig itself calls.
+    for tool in ["sh", "cat", "mv", "rm", "sleep"] {
+        let found =
+            std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|dir| dir.join(tool)).find(|p| p.exists());
+        std::os::unix::fs::symlink(found.unwrap(), empty.path().join(tool)).unwrap();
+    }
+    let run = |assets: Option<&Path>| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "smoke::audit_log_counts_a_get_by_user_agent_as_soon_as_it_is_answered"])
+            .env_remove("KUBEBUILDER_ASSETS")
+            .envs([("PATH", empty.path()), ("XDG_CACHE_HOME", empty.path())])
+            .stdin(Stdio::null());
+        if let Some(assets) = assets {
+            command.env("KUBEBUILDER_ASSETS", assets);
+        }
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (passed, text) = run(None);
+    assert!(!passed, "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("install Go")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("KUBEBUILDER_ASSETS"), "{text}");
+    let (passed, text) = run(Some(assets.path()));
+    assert!(passed, "{text}");
 }
 
 #[test]
