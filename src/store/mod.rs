@@ -1,1 +1,25 @@
-//! (to be written)
+//! Memory: objects as upstream sent them, in ordered immutable snapshots, with one writer each.
+//!
+//! One store holds one (GVR, encoding, scope). A reflector owns its [`Writer`]; everybody else holds cheap [`Reader`]s.
+//! A reader takes the current [`Snapshot`] in O(1) and may keep it as long as it streams; the writer never waits for
+//! readers and readers never see half a change. [`Fences`] remember what clients have been shown of each resource.
+//!
+//! Invariants: a store's resource version never goes back except by [`Writer::reset`], which empties it; a snapshot is
+//! complete at its version; nothing here knows HTTP.
+
+pub mod fences;
+mod handle;
+pub mod metrics;
+mod object;
+mod phase;
+mod registry;
+mod snapshot;
+
+pub use self::{
+    fences::{Fence, Fences, Passing},
+    handle::{Change, Error, Reader, Relist, Waited, Writer, pair},
+    object::{Object, ObjectError},
+    phase::{Phase, Progress, Status},
+    registry::{Registry, StoreKey, Summary},
+    snapshot::{ListForm, Snapshot},
+};

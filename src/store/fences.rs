@@ -1,0 +1,346 @@
+//! Fences: what clients of this proxy have been shown, per stored resource, so that no later read goes behind it.
+//!
+//! A fence belongs to a group and a plural name: every version of the resource shares its storage, and a write through
+//! one must be seen through the others. It has three parts:
+//!
+//! 1. `wait_for`: the highest version a response carried. A read waits for the store to reach it (read your writes).
+//! 2. doubt: a write's response is passing, or carried no version. Reads go upstream until a consistent probe that
+//!    started after the response has told a version, and the store has reached that one. A forwarded list raises the
+//!    same mark, since its version is upstream's position and not an event of this resource.
+//! 3. contested keys: a client has just lost a conflict over this key, or was told it is gone. The next read must not
+//!    show what the client lost with: it goes upstream until the store has moved or an upstream read has settled it.
+//!
+//! [`Fences::shown`] is the highest version shown of *any* resource: what a negative answer is measured against. This is
+//! the only place where versions of different resources meet (DESIGN section 4).
+//!
+//! It does no I/O: who finds a fence in doubt sends the probe.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+
+use crate::api::{gvr::Gvr, resource_version::ResourceVersion};
+
+use super::Snapshot;
+
+/// Contested keys remembered per resource. Beyond it the resource as a whole is put in doubt, which is always right.
+const MAX_CONTESTED: usize = 4096;
+
+/// The fences of this process. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Fences {
+    by_resource: Arc<DashMap<(Arc<str>, Arc<str>), Arc<Fence>>>,
+    shown: Arc<AtomicU64>,
+}
+
+/// The fence of one stored resource.
+#[derive(Debug)]
+pub struct Fence {
+    shown: Arc<AtomicU64>,
+    state: Mutex<State>,
+}
+
+/// What a read must respect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The store must have reached this version; worth waiting for, since its event is on the way.
+    pub wait_for: ResourceVersion,
+    /// A write's effect is unknown: nothing but upstream can answer.
+    pub in_doubt: bool,
+    /// The store must have reached this version; not worth waiting for, since no event need ever carry it.
+    pub upstream_until: ResourceVersion,
+}
+
+/// A write whose response is passing. Reads of its resource go upstream until it is settled; dropped unsettled (the
+/// client has gone, the body broke off), it leaves the resource in doubt.
+#[derive(Debug)]
+#[must_use]
+pub struct Passing {
+    fence: Arc<Fence>,
+    settled: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wait_for: ResourceVersion,
+    upstream_until: ResourceVersion,
+    passing: usize,
+    /// Grows with every response that leaves doubt; a probe clears what it started after.
+    doubts: u64,
+    cleared: u64,
+    probing: bool,
+    contested: HashMap<String, Contested>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Contested {
+    /// Version of the store when the response passed.
+    store_rv: ResourceVersion,
+    /// Whether that store held the object.
+    present: bool,
+}
+
+// === impl Fences ===
+
+impl Fences {
+    /// The fence of the resource that stores objects of `gvr`.
+    pub fn of(&self, gvr: &Gvr) -> Arc<Fence> {
+        let key = (gvr.group.clone(), gvr.resource.clone());
+        if let Some(fence) = self.by_resource.get(&key) {
+            return fence.value().clone();
+        }
+        let fence = || Arc::new(Fence { shown: self.shown.clone(), state: Mutex::default() });
+        self.by_resource.entry(key).or_insert_with(fence).value().clone()
+    }
+
+    /// The highest version of any resource that a client has been shown.
+    pub fn shown(&self) -> ResourceVersion {
+        ResourceVersion(self.shown.load(Ordering::Acquire))
+    }
+
+    /// A client is being shown this version.
+    pub fn show(&self, rv: ResourceVersion) {
+        self.shown.fetch_max(rv.0, Ordering::AcqRel);
+    }
+
+    /// Upstream's history is another one now (restored etcd): what was shown of the old one binds nobody.
+    pub fn forget(&self) {
+        self.by_resource.clear();
+        self.shown.store(0, Ordering::Release);
+    }
+}
+
+// === impl Fence ===
+
+impl Fence {
+    /// What a read must respect now.
+    pub fn view(&self) -> View {
+        let state = self.state.lock();
+        View {
+            wait_for: state.wait_for,
+            in_doubt: state.passing > 0 || state.doubts > state.cleared,
+            upstream_until: state.upstream_until,
+        }
+    }
+
+    /// A response that carries this version has passed.
+    pub fn raise(&self, rv: ResourceVersion) {
+        let mut state = self.state.lock();
+        state.wait_for = state.wait_for.max(rv);
+        self.shown.fetch_max(rv.0, Ordering::AcqRel);
+    }
+
+    /// A list at this position has passed. Its version is upstream's, of everything: an event of this resource need
+    /// never carry it, so reads go upstream until the store is known to have come as far.
+    pub fn raise_position(&self, rv: ResourceVersion) {
+        let mut state = self.state.lock();
+        state.upstream_until = state.upstream_until.max(rv);
+        self.shown.fetch_max(rv.0, Ordering::AcqRel);
+    }
+
+    /// A write's response begins to pass.
+    pub fn passing(self: &Arc<Self>) -> Passing {
+        self.state.lock().passing += 1;
+        Passing { fence: self.clone(), settled: false }
+    }
+
+    /// Takes the duty to probe, if the resource is in doubt and nobody has it. Gives what the probe will clear.
+    pub fn claim_probe(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.probing || state.doubts == state.cleared {
+            return None;
+        }
+        state.probing = true;
+        Some(state.doubts)
+    }
+
+    /// Ends the duty of [`Self::claim_probe`]: with a version, the doubts it was claimed for are cleared.
+    pub fn end_probe(&self, claimed: u64, told: Option<ResourceVersion>) {
+        let mut state = self.state.lock();
+        state.probing = false;
+        if let Some(rv) = told {
+            state.cleared = state.cleared.max(claimed);
+            state.upstream_until = state.upstream_until.max(rv);
+        }
+    }
+
+    /// A client has lost a conflict over `key`, or was told it is gone; `store` is what the cache held at that moment.
+    pub fn contest(&self, key: String, store: Option<&Snapshot>) {
+        let entry = Contested {
+            store_rv: store.map_or(ResourceVersion(0), |snapshot| snapshot.rv),
+            present: store.is_some_and(|snapshot| snapshot.get(&key).is_some()),
+        };
+        let mut state = self.state.lock();
+        if state.contested.len() >= MAX_CONTESTED {
+            state.contested.clear();
+            state.doubts += 1;
+        }
+        state.contested.insert(key, entry);
+    }
+
+    /// Whether `key` must be read upstream still. A store that has moved settles it.
+    pub fn is_contested(&self, key: &str, store: &Snapshot) -> bool {
+        let mut state = self.state.lock();
+        let Some(entry) = state.contested.get(key) else { return false };
+        let moved = store.rv >= entry.store_rv
+            && match store.get(key) {
+                Some(object) => object.rv() > entry.store_rv,
+                None => entry.present,
+            };
+        if moved {
+            state.contested.remove(key);
+        }
+        !moved
+    }
+
+    /// Whether any key whose name starts with `prefix` is contested: asked by lists, which show many keys at once.
+    pub fn any_contested(&self, prefix: &str, store: &Snapshot) -> bool {
+        let keys: Vec<String> = {
+            let state = self.state.lock();
+            if state.contested.is_empty() {
+                return false;
+            }
+            state.contested.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+        };
+        // No short cut: every key the store has moved on is cleared on the way.
+        keys.iter().filter(|key| self.is_contested(key, store)).count() > 0
+    }
+
+    /// An upstream read has shown the client what is true of `key`.
+    pub fn settle(&self, key: &str) {
+        self.state.lock().contested.remove(key);
+    }
+
+    fn doubt(&self) {
+        self.state.lock().doubts += 1;
+    }
+}
+
+// === impl Passing ===
+
+impl Passing {
+    /// The response carried this version.
+    pub fn raised(mut self, rv: ResourceVersion) {
+        self.fence.raise(rv);
+        self.settled = true;
+    }
+
+    /// The response proves that nothing was written.
+    pub fn unchanged(mut self) {
+        self.settled = true;
+    }
+
+    /// The response tells no version: leaves the resource in doubt.
+    pub fn unknown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.fence.doubt();
+        }
+        self.fence.state.lock().passing -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::{Change, ListForm, Object, pair};
+
+    fn fence() -> (Fences, Arc<Fence>) {
+        let fences = Fences::default();
+        let fence = fences.of(&Gvr::new("autoscaling", "v1", "horizontalpodautoscalers"));
+        (fences, fence)
+    }
+
+    #[test]
+    fn versions_of_a_group_share_their_fence_and_raise_the_high_water() {
+        let (fences, v1) = fence();
+        v1.raise(ResourceVersion(7));
+        v1.raise(ResourceVersion(5));
+        let v2 = fences.of(&Gvr::new("autoscaling", "v2", "horizontalpodautoscalers"));
+        assert_eq!(v2.view(), View { wait_for: ResourceVersion(7), ..View::default() });
+        assert_eq!(fences.shown(), ResourceVersion(7));
+        assert_eq!(fences.of(&Gvr::new("", "v1", "pods")).view(), View::default());
+    }
+
+    #[test]
+    fn a_passing_write_sends_reads_upstream_until_it_is_settled() {
+        let (_, fence) = fence();
+        let first = fence.passing();
+        let second = fence.passing();
+        assert!(fence.view().in_doubt);
+        first.raised(ResourceVersion(9));
+        assert!(fence.view().in_doubt);
+        second.unchanged();
+        assert_eq!(fence.view(), View { wait_for: ResourceVersion(9), ..View::default() });
+        assert_eq!(fence.claim_probe(), None);
+    }
+
+    #[test]
+    fn a_probe_clears_only_the_doubts_it_started_after() {
+        let (_, fence) = fence();
+        fence.passing().unknown();
+        let claim = fence.claim_probe().unwrap();
+        assert_eq!(fence.claim_probe(), None, "one probe at a time");
+        drop(fence.passing());
+        fence.end_probe(claim, Some(ResourceVersion(20)));
+        assert!(fence.view().in_doubt, "the second doubt came after the probe had started");
+        let claim = fence.claim_probe().unwrap();
+        fence.end_probe(claim, None);
+        assert!(fence.view().in_doubt, "a failed probe clears nothing");
+        let claim = fence.claim_probe().unwrap();
+        fence.end_probe(claim, Some(ResourceVersion(18)));
+        assert_eq!(fence.view(), View { upstream_until: ResourceVersion(20), ..View::default() });
+    }
+
+    #[test]
+    fn a_contested_key_is_settled_by_movement_or_by_an_upstream_read() {
+        let put = |rv: u64| {
+            let text = format!("{{\"metadata\":{{\"name\":\"x\",\"namespace\":\"a\",\"resourceVersion\":\"{rv}\"}}}}\n");
+            let (key, object) = Object::from_stored(text.into_bytes().into_boxed_slice()).unwrap();
+            Change::Put(key, object)
+        };
+        let (mut writer, reader) = pair();
+        let relist = writer.begin_relist();
+        writer.commit(relist, ListForm::new("L".into(), "K".into(), "v1".into(), true), ResourceVersion(5)).unwrap();
+        let now = || reader.snapshot().unwrap();
+        let (_, fence) = fence();
+
+        // AlreadyExists while the store does not know the object: absence proves nothing.
+        fence.contest("a/x".into(), Some(&now()));
+        assert!(fence.is_contested("a/x", &now()));
+        writer.apply([], ResourceVersion(6)).unwrap();
+        assert!(fence.is_contested("a/x", &now()));
+        assert!(fence.any_contested("a/", &now()) && !fence.any_contested("b/", &now()));
+        writer.apply([put(7)], ResourceVersion(7)).unwrap();
+        assert!(!fence.is_contested("a/x", &now()));
+
+        // Conflict: the version held then is never shown again.
+        fence.contest("a/x".into(), Some(&now()));
+        assert!(fence.is_contested("a/x", &now()));
+        writer.apply([put(9)], ResourceVersion(9)).unwrap();
+        assert!(!fence.is_contested("a/x", &now()));
+
+        // 404 on a write: gone from the store settles it, an upstream read as well.
+        fence.contest("a/x".into(), Some(&now()));
+        writer.apply([Change::Remove("a/x".into())], ResourceVersion(11)).unwrap();
+        assert!(!fence.any_contested("", &now()));
+        fence.contest("a/x".into(), Some(&now()));
+        assert!(fence.is_contested("a/x", &now()));
+        fence.settle("a/x");
+        assert!(!fence.is_contested("a/x", &now()));
+    }
+}

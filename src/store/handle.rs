@@ -1,0 +1,268 @@
+//! The folder's door: one [`Writer`] that may change a store, any number of [`Reader`]s that may look.
+//!
+//! ```text
+//! reflector -> Writer::{commit, apply} -> ArcSwap<Snapshot>  -> Reader::snapshot   (never waits, never sees half)
+//!                                      -> watch<Status>      -> Reader::wait       (wakes on a predicate over a value)
+//! ```
+//!
+//! The snapshot is published before the status, so whoever was woken by a version finds it in the snapshot. Dropping the
+//! writer publishes [`Phase::Stopped`], so no reader waits for a reflector that is gone.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use imbl::OrdMap;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout_at},
+};
+
+use crate::api::resource_version::ResourceVersion;
+
+use super::{ListForm, Object, Phase, Progress, Snapshot, Status};
+
+/// The only way to change a store. Not `Clone`: the type system says who writes.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    objects: OrdMap<Arc<str>, Arc<Object>>,
+    bytes: u64,
+    form: Option<Arc<ListForm>>,
+}
+
+/// A view of a store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    shared: Arc<Shared>,
+    status: watch::Receiver<Status>,
+}
+
+/// A complete load being gathered beside the live snapshot. Objects that did not change are shared with it, so that a
+/// relist costs the memory of what changed.
+#[derive(Debug)]
+pub struct Relist {
+    live: OrdMap<Arc<str>, Arc<Object>>,
+    fresh: OrdMap<Arc<str>, Arc<Object>>,
+    bytes: u64,
+}
+
+/// One event of a watch.
+#[derive(Debug)]
+pub enum Change {
+    /// Added or modified.
+    Put(String, Object),
+    /// Deleted.
+    Remove(String),
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The predicate held for this status.
+    Reached(Status),
+    /// The deadline came first.
+    TimedOut,
+}
+
+/// A change the store refuses because it would break an invariant.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Upstream gave a state older than the one already shown: a restored etcd or another cluster.
+    #[error("upstream's version {got} is behind {held}, which has been served")]
+    WentBack {
+        /// What upstream gave.
+        got: ResourceVersion,
+        /// What the store holds.
+        held: ResourceVersion,
+    },
+    /// A watch event arrived before any complete load.
+    #[error("a change arrived before the first complete load")]
+    NotLoaded,
+}
+
+#[derive(Debug)]
+struct Shared {
+    snapshot: ArcSwapOption<Snapshot>,
+    status: watch::Sender<Status>,
+    progress: Progress,
+    wanted: Notify,
+}
+
+/// Makes an empty store in [`Phase::Syncing`].
+pub fn pair() -> (Writer, Reader) {
+    let (status, receiver) = watch::channel(Status { phase: Phase::Syncing, rv: ResourceVersion(0) });
+    let shared = Arc::new(Shared { snapshot: ArcSwapOption::empty(), status, progress: Progress::new(), wanted: Notify::new() });
+    (
+        Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, form: None },
+        Reader { shared, status: receiver },
+    )
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Counters of the load under way.
+    pub fn progress(&self) -> &Progress {
+        &self.shared.progress
+    }
+
+    /// Version of the published snapshot; 0 before the first.
+    pub fn rv(&self) -> ResourceVersion {
+        self.shared.status.borrow().rv
+    }
+
+    /// Resolves when a reader waits for a version that no event need ever bring. Cancel safe.
+    pub fn progress_wanted(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.wanted.notified().await }
+    }
+
+    /// Starts to gather a complete load.
+    pub fn begin_relist(&self) -> Relist {
+        self.shared.progress.restart();
+        Relist { live: self.objects.clone(), fresh: OrdMap::new(), bytes: 0 }
+    }
+
+    /// Publishes a complete load as one step: objects it lacks are gone, readers see the old state or the new.
+    pub fn commit(&mut self, relist: Relist, form: ListForm, rv: ResourceVersion) -> Result<(), Error> {
+        let held = self.rv();
+        if rv < held {
+            return Err(Error::WentBack { got: rv, held });
+        }
+        let form = Arc::new(form);
+        self.objects = relist.fresh;
+        self.bytes = relist.bytes;
+        self.form = Some(form);
+        self.publish(rv)
+    }
+
+    /// Applies events in order and publishes once, at `rv`. An `rv` at or below the held one leaves the version as it is.
+    pub fn apply(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        rv: ResourceVersion,
+    ) -> Result<(), Error> {
+        for change in changes {
+            match change {
+                Change::Put(key, object) => {
+                    self.bytes += object.size() as u64;
+                    let old = self.objects.insert(key.into(), Arc::new(object));
+                    self.bytes -= old.map_or(0, |object| object.size() as u64);
+                }
+                Change::Remove(key) => {
+                    let old = self.objects.remove(key.as_str());
+                    self.bytes -= old.map_or(0, |object| object.size() as u64);
+                }
+            }
+        }
+        self.publish(rv.max(self.rv()))
+    }
+
+    /// Upstream refuses our reads with this code. What was held is dropped: rights that are gone are gone.
+    pub fn refuse(&mut self, code: u16) {
+        self.empty(Phase::Refused(code));
+    }
+
+    /// This resource can't be cached; `reason` says why.
+    pub fn unservable(&mut self, reason: &'static str) {
+        self.empty(Phase::Unservable(reason));
+    }
+
+    /// Forgets everything, version included: upstream's history is another one now.
+    pub fn reset(&mut self) {
+        self.empty(Phase::Syncing);
+    }
+
+    fn empty(&mut self, phase: Phase) {
+        self.objects = OrdMap::new();
+        self.bytes = 0;
+        self.shared.snapshot.store(None);
+        self.shared.status.send_replace(Status { phase, rv: ResourceVersion(0) });
+    }
+
+    fn publish(&mut self, rv: ResourceVersion) -> Result<(), Error> {
+        let Some(form) = self.form.clone() else { return Err(Error::NotLoaded) };
+        let snapshot = Snapshot { rv, form, objects: self.objects.clone(), bytes: self.bytes };
+        self.shared.snapshot.store(Some(Arc::new(snapshot)));
+        self.shared.status.send_replace(Status { phase: Phase::Synced, rv });
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.empty(Phase::Stopped);
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// The current snapshot; none before the first complete load.
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.shared.snapshot.load_full()
+    }
+
+    /// Phase and version now.
+    pub fn status(&self) -> Status {
+        *self.status.borrow()
+    }
+
+    /// Counters of the load under way.
+    pub fn progress(&self) -> &Progress {
+        &self.shared.progress
+    }
+
+    /// Asks the reflector to find out how far upstream has come: a quiet resource brings no event that would tell.
+    pub fn want_progress(&self) {
+        self.shared.wanted.notify_one();
+    }
+
+    /// Waits until `until` holds for the status or the deadline has come. Cancel safe; leaves nothing behind.
+    pub async fn wait(&self, deadline: Instant, mut until: impl FnMut(&Status) -> bool) -> Waited {
+        let mut status = self.status.clone();
+        match timeout_at(deadline, status.wait_for(|status| until(status))).await {
+            Ok(Ok(status)) => Waited::Reached(*status),
+            // The sender lives in `Shared`, which this reader holds.
+            Ok(Err(_)) | Err(_) => Waited::TimedOut,
+        }
+    }
+}
+
+// === impl Relist ===
+
+impl Relist {
+    /// Adds one object of the load.
+    pub fn stage(&mut self, key: &str, object: Object) {
+        let unchanged = self
+            .live
+            .get_key_value(key)
+            .filter(|(_, held)| held.rv() == object.rv() && held.uid() == object.uid() && held.size() == object.size());
+        let (key, object) = match unchanged {
+            Some((key, held)) => (key.clone(), held.clone()),
+            None => (Arc::from(key), Arc::new(object)),
+        };
+        self.bytes += object.size() as u64;
+        let double = self.fresh.insert(key, object);
+        self.bytes -= double.map_or(0, |object| object.size() as u64);
+    }
+
+    /// An object went away while the load was under way.
+    pub fn unstage(&mut self, key: &str) {
+        let gone = self.fresh.remove(key);
+        self.bytes -= gone.map_or(0, |object| object.size() as u64);
+    }
+
+    /// Objects gathered so far.
+    pub fn len(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Whether nothing has been gathered.
+    pub fn is_empty(&self) -> bool {
+        self.fresh.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

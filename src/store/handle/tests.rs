@@ -1,0 +1,111 @@
+use std::time::Duration;
+
+use crate::api::gvr::Scope;
+
+use super::*;
+
+fn object(ns: &str, name: &str, rv: u64) -> (String, Object) {
+    let text = format!(
+        "{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"{ns}\",\"uid\":\"u-{name}\",\
+         \"resourceVersion\":\"{rv}\",\"labels\":{{\"app\":\"{name}\"}}}}}}\n"
+    );
+    Object::from_stored(text.into_bytes().into_boxed_slice()).unwrap()
+}
+
+fn form() -> ListForm {
+    ListForm::new("PodList".into(), "Pod", "v1".into(), false)
+}
+
+fn load(writer: &mut Writer, rv: u64, objects: &[(&str, &str, u64)]) -> Result<(), Error> {
+    let mut relist = writer.begin_relist();
+    for (ns, name, rv) in objects {
+        let (key, object) = object(ns, name, *rv);
+        relist.stage(&key, object);
+    }
+    writer.commit(relist, form(), ResourceVersion(rv))
+}
+
+fn keys(reader: &Reader, scope: &Scope) -> Vec<String> {
+    reader.snapshot().unwrap().scoped(scope).map(|(key, _)| key.to_string()).collect()
+}
+
+#[test]
+fn nothing_is_readable_before_the_first_complete_load() {
+    let (mut writer, reader) = pair();
+    assert!(reader.snapshot().is_none());
+    assert_eq!(reader.status().phase, Phase::Syncing);
+    let (key, early) = object("a", "x", 3);
+    assert_eq!(writer.apply([Change::Put(key, early)], ResourceVersion(3)), Err(Error::NotLoaded));
+    assert!(reader.snapshot().is_none());
+    load(&mut writer, 9, &[]).unwrap();
+    assert!(reader.snapshot().unwrap().is_empty());
+    assert_eq!(reader.status(), Status { phase: Phase::Synced, rv: ResourceVersion(9) });
+}
+
+#[test]
+fn order_and_namespace_ranges_are_upstreams() {
+    let (mut writer, reader) = pair();
+    load(&mut writer, 9, &[("a", "x", 1), ("a0", "x", 2), ("a-b", "x", 3), ("a", "b", 4)]).unwrap();
+    assert_eq!(keys(&reader, &Scope::All), ["a-b/x", "a/b", "a/x", "a0/x"]);
+    assert_eq!(keys(&reader, &Scope::Namespace("a".into())), ["a/b", "a/x"]);
+    assert_eq!(keys(&reader, &Scope::Namespace("".into())), [""; 0]);
+}
+
+#[test]
+fn a_relist_drops_what_it_lacks_and_shares_what_did_not_change() {
+    let (mut writer, reader) = pair();
+    load(&mut writer, 9, &[("a", "x", 1), ("a", "y", 2)]).unwrap();
+    let before = reader.snapshot().unwrap();
+    load(&mut writer, 12, &[("a", "x", 1), ("a", "z", 11)]).unwrap();
+    let after = reader.snapshot().unwrap();
+    assert!(Arc::ptr_eq(before.get("a/x").unwrap(), after.get("a/x").unwrap()));
+    assert_eq!(keys(&reader, &Scope::All), ["a/x", "a/z"]);
+    // A reader that holds the old snapshot still sees it whole.
+    assert!(before.get("a/y").is_some());
+    let sum: usize = after.scoped(&Scope::All).map(|(_, object)| object.size()).sum();
+    assert_eq!(after.bytes(), sum as u64);
+}
+
+#[test]
+fn a_relist_behind_what_was_served_is_refused() {
+    let (mut writer, reader) = pair();
+    load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
+    let err = load(&mut writer, 8, &[]).unwrap_err();
+    assert_eq!(err, Error::WentBack { got: ResourceVersion(8), held: ResourceVersion(9) });
+    assert_eq!(keys(&reader, &Scope::All), ["a/x"]);
+    writer.reset();
+    assert!(reader.snapshot().is_none());
+    load(&mut writer, 3, &[]).unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(3));
+}
+
+#[test]
+fn events_move_the_version_and_never_back() {
+    let (mut writer, reader) = pair();
+    load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
+    let (key, new) = object("a", "x", 12);
+    writer.apply([Change::Put(key, new), Change::Remove("a/none".into())], ResourceVersion(12)).unwrap();
+    writer.apply([], ResourceVersion(5)).unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(12));
+    writer.apply([Change::Remove("a/x".into())], ResourceVersion(15)).unwrap();
+    let snapshot = reader.snapshot().unwrap();
+    assert_eq!((snapshot.len(), snapshot.bytes(), snapshot.rv), (0, 0, ResourceVersion(15)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_by_value_by_deadline_or_by_the_writers_end() {
+    let (mut writer, reader) = pair();
+    let soon = || Instant::now() + Duration::from_secs(3);
+    assert_eq!(reader.wait(soon(), |status| status.rv >= ResourceVersion(5)).await, Waited::TimedOut);
+    let waiting = reader.clone();
+    let (waited, ()) = tokio::join!(waiting.wait(soon(), |status| status.rv >= ResourceVersion(5)), async {
+        load(&mut writer, 4, &[]).unwrap();
+        tokio::task::yield_now().await;
+        writer.apply([], ResourceVersion(7)).unwrap();
+    });
+    assert_eq!(waited, Waited::Reached(Status { phase: Phase::Synced, rv: ResourceVersion(7) }));
+    let (waited, ()) = tokio::join!(waiting.wait(soon(), |status| status.phase == Phase::Stopped), async {
+        drop(writer);
+    });
+    assert_eq!(waited, Waited::Reached(Status { phase: Phase::Stopped, rv: ResourceVersion(0) }));
+}
