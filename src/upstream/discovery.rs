@@ -1,0 +1,184 @@
+//! Which resources upstream serves, and which of them can be cached: those that list and watch, and whose server is
+//! upstream itself.
+//!
+//! ```text
+//! fetch (aggregated, else plain) + APIServices -> Catalog -> ArcSwap -> Discovery::lookup (never waits)
+//! lookup of an unknown resource -> wakes the refresher, at most once a second; the request is forwarded meanwhile
+//! ```
+//!
+//! A group that fails (an aggregated server that is down) hurts only itself: what was known of it before stays, and its
+//! resources are not cached anyway. Resources of aggregated servers are never cacheable: another process, another storage,
+//! another meaning of resource versions.
+
+mod fetch;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use crate::api::gvr::Gvr;
+
+use super::{Client, backoff::Backoff};
+
+/// A CRD that a client waits for shows up within a second; nonsense types cost upstream one refresh a second at most.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// New CRDs and versions are noticed without being asked for.
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What is known of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Kind of the objects.
+    pub kind: Arc<str>,
+    /// Objects live in namespaces.
+    pub namespaced: bool,
+    /// Lists and watches, and upstream itself serves it.
+    pub cacheable: bool,
+    /// Serves GET of one object.
+    pub gets: bool,
+}
+
+/// What upstream serves, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    resources: HashMap<Gvr, Entry>,
+}
+
+/// The catalog in force, refreshed in the background. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    catalog: ArcSwapOption<Catalog>,
+    wanted: Notify,
+    changed: Notify,
+    urgent: AtomicBool,
+}
+
+// === impl Catalog ===
+
+impl Catalog {
+    /// The entry of one resource.
+    pub fn entry(&self, gvr: &Gvr) -> Option<Entry> {
+        self.resources.get(gvr).cloned()
+    }
+
+    /// The resources a person may have meant by `resource`, `resource.group` or `group/version/resource`; the first is the
+    /// one in the preferred version.
+    pub fn cacheable(&self) -> impl Iterator<Item = &Gvr> {
+        self.resources.iter().filter(|(_, entry)| entry.cacheable).map(|(gvr, _)| gvr)
+    }
+}
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// Knows nothing yet; [`Self::run`] fills it.
+    pub fn new() -> Self {
+        let shared = Shared {
+            catalog: ArcSwapOption::empty(),
+            wanted: Notify::new(),
+            changed: Notify::new(),
+            urgent: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The catalog in force, where there is one yet.
+    pub fn catalog(&self) -> Option<Arc<Catalog>> {
+        self.shared.catalog.load_full()
+    }
+
+    /// What is known of a resource. An unknown one asks for a refresh and is unknown for now.
+    pub fn lookup(&self, gvr: &Gvr) -> Option<Entry> {
+        let entry = self.shared.catalog.load().as_ref().and_then(|catalog| catalog.entry(gvr));
+        if entry.is_none() {
+            self.refresh();
+        }
+        entry
+    }
+
+    /// Asks for a refresh soon.
+    pub fn refresh(&self) {
+        self.shared.urgent.store(true, Ordering::Relaxed);
+        self.shared.wanted.notify_one();
+    }
+
+    /// Waits for the first catalog, for `limit` at most.
+    pub async fn known_within(&self, limit: Duration) -> bool {
+        let waits = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if self.shared.catalog.load().is_some() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(limit, waits).await.is_ok()
+    }
+
+    /// Keeps the catalog fresh for ever. Cancel safe.
+    pub async fn run(self, client: Client) {
+        let mut backoff = Backoff::new();
+        loop {
+            let begun = Instant::now();
+            self.shared.urgent.store(false, Ordering::Relaxed);
+            match fetch::catalog(&client).await {
+                Ok(fetched) => {
+                    backoff = Backoff::new();
+                    self.install(fetched);
+                    sleep(MIN_INTERVAL).await;
+                    if !self.shared.urgent.load(Ordering::Relaxed) {
+                        // Ends early when a request names a resource that isn't known.
+                        let _ = timeout(MAX_INTERVAL, self.shared.wanted.notified()).await;
+                    }
+                }
+                Err(error) => {
+                    let wait = backoff.after(begun.elapsed(), error.retry_after());
+                    warn!(%error, retry_in = ?wait, "discovery failed; unknown resources are forwarded");
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    fn install(&self, fetched: fetch::Fetched) {
+        let old = self.shared.catalog.load_full().unwrap_or_default();
+        let mut resources = fetched.resources;
+        // What a broken group served before is still true as far as anybody can tell.
+        for (gvr, entry) in &old.resources {
+            if fetched.failed.contains(&(gvr.group.to_string(), gvr.version.to_string())) {
+                resources.entry(gvr.clone()).or_insert_with(|| entry.clone());
+            }
+        }
+        if resources.len() != old.resources.len() {
+            let cacheable = resources.values().filter(|entry| entry.cacheable).count();
+            info!(resources = resources.len(), cacheable, "discovered");
+        }
+        self.shared.catalog.store(Some(Arc::new(Catalog { resources })));
+        self.shared.changed.notify_waiters();
+    }
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Self::new()
+    }
+}

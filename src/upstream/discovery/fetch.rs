@@ -1,0 +1,230 @@
+//! One round of discovery: the aggregated documents where upstream has them, else the plain ones, and the APIServices
+//! that tell which groups another server answers for.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::api::gvr::Gvr;
+
+use super::{
+    super::{Client, Error},
+    Entry,
+};
+
+const WHAT: &str = "discovery";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const PLAIN: &str = "application/json";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+
+/// What one round found.
+#[derive(Debug, Default)]
+pub(super) struct Fetched {
+    pub(super) resources: HashMap<Gvr, Entry>,
+    /// Group and version of those that could not be read.
+    pub(super) failed: HashSet<(String, String)>,
+    /// Group and version of those that another server answers for.
+    foreign: HashSet<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    metadata: Option<Meta>,
+    #[serde(default)]
+    versions: Vec<GroupVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupVersion {
+    version: String,
+    #[serde(default)]
+    resources: Vec<Aggregated>,
+    #[serde(default)]
+    freshness: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Aggregated {
+    response_kind: Option<Kind>,
+    resource: String,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    #[serde(default)]
+    versions: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    groups: Vec<PlainGroup>,
+}
+
+#[derive(Deserialize)]
+struct PlainGroup {
+    name: String,
+    #[serde(default)]
+    versions: Vec<PlainVersion>,
+}
+
+#[derive(Deserialize)]
+struct PlainVersion {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    #[serde(default)]
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct ApiService {
+    spec: Option<ApiServiceSpec>,
+}
+
+#[derive(Deserialize)]
+struct ApiServiceSpec {
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    version: String,
+    service: Option<serde::de::IgnoredAny>,
+}
+
+/// Asks upstream for everything it serves.
+pub(super) async fn catalog(client: &Client) -> Result<Fetched, Error> {
+    let mut fetched = Fetched { foreign: foreign_groups(client).await, ..Fetched::default() };
+    for root in ["/api", "/apis"] {
+        let (_, body) = client.get_all(WHAT, &WHAT, root, AGGREGATED).await?;
+        let kind: Kind = parse(&body)?;
+        if kind.kind == "APIGroupDiscoveryList" {
+            fetched.add_aggregated(parse(&body)?);
+        } else if root == "/api" {
+            let versions: Versions = parse(&body)?;
+            for version in versions.versions {
+                fetched.add_plain(client, "", &version).await?;
+            }
+        } else {
+            let groups: Groups = parse(&body)?;
+            for group in groups.groups {
+                for version in group.versions {
+                    fetched.add_plain(client, &group.name, &version.version).await?;
+                }
+            }
+        }
+    }
+    Ok(fetched)
+}
+
+/// Groups and versions that another server answers for. An identity that may not list APIServices can't know; then the
+/// check that versions are numbers is what remains.
+async fn foreign_groups(client: &Client) -> HashSet<(String, String)> {
+    let Ok((_, body)) = client.get_all(WHAT, &WHAT, API_SERVICES, PLAIN).await else { return HashSet::new() };
+    let Ok(services) = parse::<List<ApiService>>(&body) else { return HashSet::new() };
+    services
+        .items
+        .into_iter()
+        .filter_map(|service| service.spec)
+        .filter(|spec| spec.service.is_some())
+        .map(|spec| (spec.group, spec.version))
+        .collect()
+}
+
+// === impl Fetched ===
+
+impl Fetched {
+    fn add_aggregated(&mut self, list: List<Group>) {
+        for group in list.items {
+            let name = group.metadata.map(|meta| meta.name).unwrap_or_default();
+            for version in group.versions {
+                // An aggregated server that is down is listed with what was last known of it.
+                if version.freshness == "Stale" {
+                    self.failed.insert((name.clone(), version.version.clone()));
+                }
+                for resource in version.resources {
+                    let resource = Resource {
+                        name: resource.resource,
+                        kind: resource.response_kind.map(|kind| kind.kind).unwrap_or_default(),
+                        namespaced: resource.scope == "Namespaced",
+                        verbs: resource.verbs,
+                    };
+                    self.add(&name, &version.version, &resource);
+                }
+            }
+        }
+    }
+
+    async fn add_plain(&mut self, client: &Client, group: &str, version: &str) -> Result<(), Error> {
+        let path = match group {
+            "" => format!("/api/{version}"),
+            group => format!("/apis/{group}/{version}"),
+        };
+        let list: Resources = match client.get_all(WHAT, &WHAT, &path, PLAIN).await {
+            Ok((_, body)) => parse(&body)?,
+            // One broken group must not hide the others.
+            Err(Error::Status { .. }) => {
+                self.failed.insert((group.to_owned(), version.to_owned()));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        for resource in list.resources.iter().filter(|resource| !resource.name.contains('/')) {
+            self.add(group, version, resource);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, group: &str, version: &str, resource: &Resource) {
+        let can = |wanted: &str| resource.verbs.iter().any(|verb| verb == wanted);
+        let ours = !self.foreign.contains(&(group.to_owned(), version.to_owned()));
+        let entry = Entry {
+            kind: resource.kind.as_str().into(),
+            namespaced: resource.namespaced,
+            cacheable: ours && can("list") && can("watch"),
+            gets: can("get"),
+        };
+        self.resources.insert(Gvr::new(group, version, &resource.name), entry);
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|error| Error::Junk { what: WHAT, message: error.to_string() })
+}

@@ -1,0 +1,156 @@
+//! LIST: the whole collection in pages, for servers without streaming lists; the spelling of a custom resource's list;
+//! and how many objects there are.
+
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::{
+    api::{
+        json::{
+            list::{ListError, Splitter},
+            normal,
+        },
+        resource_version::ResourceVersion,
+    },
+    store::{ListForm, Object, Progress, Relist, StoreKey},
+};
+
+use super::{Client, Error, decoder, watch::INITIAL_IDLE};
+
+const LIST: &str = "list";
+const JSON: &str = "application/json";
+
+/// Why pages could not be read.
+#[derive(Debug)]
+pub(super) enum PageError {
+    Upstream(Error),
+    Object(decoder::Error),
+}
+
+impl From<decoder::Error> for PageError {
+    fn from(error: decoder::Error) -> Self {
+        Self::Object(error)
+    }
+}
+
+impl From<ListError> for PageError {
+    fn from(error: ListError) -> Self {
+        match error {
+            ListError::ItemTooLarge { limit, .. } => Self::Object(decoder::Error::TooLarge { limit }),
+            error => junk(error.to_string()).into(),
+        }
+    }
+}
+
+impl From<Error> for PageError {
+    fn from(error: Error) -> Self {
+        Self::Upstream(error)
+    }
+}
+
+/// Loads everything into `relist`, page by page, each of them streamed. Gives the list's form and its version, which is
+/// the first page's: upstream serves all pages of a walk at one version.
+pub(super) async fn pages(
+    client: &Client,
+    key: &StoreKey,
+    item_kind: &str,
+    page_size: u32,
+    max_object: usize,
+    relist: &mut Relist,
+    progress: &Progress,
+) -> Result<(ListForm, ResourceVersion), PageError> {
+    let collection = key.gvr.path(&key.scope);
+    let api_version = key.gvr.api_version();
+    let mut next: Option<String> = None;
+    let mut first: Option<(ListForm, ResourceVersion)> = None;
+    loop {
+        let path = match &next {
+            None => format!("{collection}?limit={page_size}"),
+            Some(token) => format!("{collection}?limit={page_size}&continue={token}"),
+        };
+        let response = client.get(LIST, &key.gvr, &path, JSON).await?;
+        let warnings = warnings(response.headers());
+        let mut body = response.into_body();
+        let mut splitter = Splitter::new(max_object);
+        loop {
+            let frame = match timeout(INITIAL_IDLE, body.frame()).await {
+                Ok(Some(frame)) => frame.map_err(|error| Error::Transport { what: LIST, source: error.into() })?,
+                Ok(None) => break,
+                Err(_) => return Err(Error::Timeout { what: LIST, after: INITIAL_IDLE }.into()),
+            };
+            let Some(chunk) = frame.data_ref() else { continue };
+            let before = relist.len();
+            splitter.feed(chunk, |item| {
+                let stored = normal::from_list_item(item, item_kind, &api_version, false);
+                let (key, object) = Object::from_stored(stored).map_err(decoder::object_error)?;
+                relist.stage(&key, object);
+                Ok::<(), PageError>(())
+            })?;
+            progress.add_loaded((relist.len() - before) as u64);
+        }
+        let envelope = splitter.finish()?;
+        if first.is_none() {
+            if let Some(remaining) = envelope.remaining_item_count {
+                progress.expect(relist.len() as u64 + remaining);
+            }
+            let rv = envelope.resource_version.parse().map_err(
+                |error: crate::api::resource_version::NotANumber| {
+                    PageError::Object(decoder::Error::NotNumbers(format!("list: {error}")))
+                },
+            )?;
+            let mut form = ListForm::new(envelope.kind, item_kind, envelope.api_version, envelope.custom);
+            form.warnings = warnings;
+            first = Some((form, rv));
+        }
+        next = envelope.continue_token;
+        if next.is_none() {
+            break;
+        }
+    }
+    first.ok_or_else(|| junk("no page at all".to_owned()).into())
+}
+
+/// The `Warning` headers of an answer: a deprecated version has them on every one.
+pub(super) fn warnings(headers: &http::HeaderMap) -> Vec<String> {
+    let values = headers.get_all(http::header::WARNING).iter();
+    values.filter_map(|value| value.to_str().ok().map(str::to_owned)).collect()
+}
+
+/// `kind` of the list, as upstream spells it: custom resources may call it anything.
+pub(super) async fn list_kind(client: &Client, key: &StoreKey) -> Result<String, Error> {
+    #[derive(Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    // One key that can't exist, from upstream's cache: some hundred bytes.
+    let path = format!(
+        "{}?fieldSelector=metadata.name%3Dforebay-probe-&resourceVersion=0",
+        key.gvr.path(&key.scope)
+    );
+    let (_, body) = client.get_all(LIST, &key.gvr, &path, JSON).await?;
+    let list: Kind = serde_json::from_slice(&body).map_err(|error| junk(error.to_string()))?;
+    Ok(list.kind)
+}
+
+/// How many objects there are, from the first page of one.
+pub(super) async fn count(client: &Client, key: &StoreKey) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct List {
+        metadata: Meta,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Meta {
+        remaining_item_count: Option<u64>,
+    }
+    let path = format!("{}?limit=1", key.gvr.path(&key.scope));
+    let (_, body) = client.get_all("count", &key.gvr, &path, JSON).await.ok()?;
+    let list: List = serde_json::from_slice(&body).ok()?;
+    Some(list.metadata.remaining_item_count? + 1)
+}
+
+
+fn junk(message: String) -> Error {
+    Error::Junk { what: LIST, message }
+}

@@ -1,0 +1,106 @@
+//! What upstream is asked and what it sends: requests and their latency, events, relists by reason.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use crate::api::gvr::Gvr;
+
+/// Metrics of this module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    latency: Family<KindLabels, Histogram, fn() -> Histogram>,
+    events: Family<EventLabels, Counter>,
+    relists: Family<RelistLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    kind: &'static str,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    group: String,
+    version: String,
+    resource: String,
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RelistLabels {
+    group: String,
+    version: String,
+    resource: String,
+    reason: &'static str,
+}
+
+/// Counters of one reflector, looked up once.
+#[derive(Clone, Debug)]
+pub(super) struct EventCounters {
+    pub(super) changes: Counter,
+    pub(super) bookmarks: Counter,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Makes the metrics and registers them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            requests: Family::default(),
+            latency: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16))),
+            events: Family::default(),
+            relists: Family::default(),
+        };
+        registry.register("upstream_requests", "Requests sent to upstream, by what they were for and the status code (or the reason there was none)", metrics.requests.clone());
+        registry.register("upstream_request_duration_seconds", "Time until the head of upstream's answer", metrics.latency.clone());
+        registry.register("store_events", "Watch events applied to stores", metrics.events.clone());
+        registry.register("store_relists", "Complete loads of a store, by what made them necessary", metrics.relists.clone());
+        metrics
+    }
+
+    /// A request to upstream got its head, or failed with `code` as the reason.
+    pub fn requested(&self, kind: &'static str, code: &str, took: Duration) {
+        self.requests.get_or_create(&RequestLabels { kind, code: code.to_owned() }).inc();
+        self.latency.get_or_create(&KindLabels { kind }).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn relisting(&self, gvr: &Gvr, reason: &'static str) {
+        let labels = RelistLabels {
+            group: gvr.group.to_string(),
+            version: gvr.version.to_string(),
+            resource: gvr.resource.to_string(),
+            reason,
+        };
+        self.relists.get_or_create(&labels).inc();
+    }
+
+    pub(super) fn events_of(&self, gvr: &Gvr) -> EventCounters {
+        let counter = |r#type| {
+            let labels = EventLabels {
+                group: gvr.group.to_string(),
+                version: gvr.version.to_string(),
+                resource: gvr.resource.to_string(),
+                r#type,
+            };
+            self.events.get_or_create(&labels).clone()
+        };
+        EventCounters { changes: counter("change"), bookmarks: counter("bookmark") }
+    }
+}

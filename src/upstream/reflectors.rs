@@ -1,0 +1,132 @@
+//! Starts a reflector for a resource the first time it is needed, and closes its store when upstream stops serving it.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tracing::info;
+
+use crate::{
+    lifecycle::tasks::{Class, Tasks},
+    store::{Fences, Reader, Registry, StoreKey},
+};
+
+use super::{Client, Discovery, Metrics, driver::Driver};
+
+/// How reflectors work.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Objects a page, for servers without streaming lists.
+    pub page_size: u32,
+    /// Largest watch frame or list item taken, in bytes.
+    pub max_frame: usize,
+    /// Loads that run at once.
+    pub max_loads: usize,
+}
+
+/// The reflectors of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Reflectors {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    discovery: Discovery,
+    registry: Registry,
+    fences: Fences,
+    tasks: Tasks,
+    options: Options,
+    metrics: Metrics,
+    /// Loads somebody waits for.
+    urgent: Arc<Semaphore>,
+    /// Loads nobody waits for yet: they have a share of their own, so that they never delay the others.
+    background: Arc<Semaphore>,
+}
+
+/// Whether anybody waits for a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// A read is held for it.
+    Held,
+    /// It is preloaded.
+    Background,
+}
+
+// === impl Reflectors ===
+
+impl Reflectors {
+    /// No reflector runs yet.
+    pub fn new(
+        client: Client,
+        discovery: Discovery,
+        registry: Registry,
+        fences: Fences,
+        tasks: Tasks,
+        options: Options,
+        metrics: Metrics,
+    ) -> Self {
+        let inner = Inner {
+            client,
+            discovery,
+            registry,
+            fences,
+            tasks,
+            options,
+            metrics,
+            urgent: Arc::new(Semaphore::new(options.max_loads)),
+            background: Arc::new(Semaphore::new(options.max_loads.div_ceil(2))),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The store of `key`, whose reflector runs from now on.
+    pub fn ensure(&self, key: &StoreKey, demand: Demand) -> Reader {
+        if let Some(reader) = self.inner.registry.reader(key) {
+            return reader;
+        }
+        let (reader, writer) = self.inner.registry.open(key);
+        if let Some(writer) = writer {
+            let inner = self.inner.clone();
+            let loads = match demand {
+                Demand::Held => inner.urgent.clone(),
+                Demand::Background => inner.background.clone(),
+            };
+            let known = inner.discovery.catalog().and_then(|catalog| catalog.entry(&key.gvr));
+            let kind = known.map(|entry| entry.kind).unwrap_or_default();
+            inner.metrics.relisting(&key.gvr, "first");
+            let driver = Driver {
+                client: inner.client.clone(),
+                key: key.clone(),
+                kind,
+                writer,
+                fences: inner.fences.clone(),
+                options: inner.options,
+                metrics: inner.metrics.clone(),
+                counters: inner.metrics.events_of(&key.gvr),
+                loads,
+                progress_wanted: false,
+            };
+            let key = key.clone();
+            let name = format!("reflector {key}");
+            self.inner.tasks.spawn(name, Class::BestEffort, async move {
+                // Closed on a panic as well: a store without a reflector must not be found again.
+                let _close = CloseOnDrop { inner, key };
+                driver.run().await;
+            });
+        }
+        reader
+    }
+}
+
+struct CloseOnDrop {
+    inner: Arc<Inner>,
+    key: StoreKey,
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        info!(store = %self.key, "closed");
+        self.inner.registry.close(&self.key);
+        self.inner.discovery.refresh();
+    }
+}
