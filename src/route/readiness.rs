@@ -1,0 +1,80 @@
+//! May this store answer now: from its phase, its version and the fence of its resource.
+
+use crate::{
+    api::resource_version::ResourceVersion,
+    store::{Phase, Status, fences::View},
+};
+
+use super::Reason;
+
+/// What the fence asks, beside its [`View`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fence {
+    /// Versions shown to clients.
+    pub view: View,
+    /// The read shows a key over which a conflict is open.
+    pub contested: bool,
+}
+
+/// What a read of a cacheable resource does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Answer from the current snapshot.
+    Now,
+    /// Nothing is known yet: hold until the store has synced.
+    Sync,
+    /// The event of a write this client has seen is on its way: wait until the store has reached this version.
+    Reach(ResourceVersion),
+    /// Upstream answers.
+    Forward(Reason),
+}
+
+/// Tells whether a store in `status` may answer.
+pub fn readiness(status: Status, fence: Fence) -> Readiness {
+    match status.phase {
+        Phase::Syncing | Phase::Stopped => Readiness::Sync,
+        Phase::Refused(_) => Readiness::Forward(Reason::Refused),
+        Phase::Unservable(_) => Readiness::Forward(Reason::Unservable),
+        Phase::Synced if fence.view.in_doubt => Readiness::Forward(Reason::WriteInDoubt),
+        Phase::Synced if status.rv < fence.view.upstream_until => Readiness::Forward(Reason::Behind),
+        Phase::Synced if status.rv < fence.view.wait_for => Readiness::Reach(fence.view.wait_for),
+        Phase::Synced if fence.contested => Readiness::Forward(Reason::Conflict),
+        Phase::Synced => Readiness::Now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn rv(n: u64) -> ResourceVersion {
+        ResourceVersion(n)
+    }
+
+    #[test]
+    fn a_store_answers_only_what_it_proves() {
+        let free = Fence::default();
+        let at = |view| Fence { view, contested: false };
+        let wait = at(View { wait_for: rv(9), ..View::default() });
+        let doubt = at(View { in_doubt: true, ..View::default() });
+        let until = at(View { upstream_until: rv(9), ..View::default() });
+        let contested = Fence { contested: true, ..free };
+        let forward = Readiness::Forward;
+        for (phase, version, fence, want) in [
+            (Phase::Syncing, 0, free, Readiness::Sync),
+            (Phase::Syncing, 0, doubt, Readiness::Sync),
+            (Phase::Stopped, 0, free, Readiness::Sync),
+            (Phase::Refused(403), 0, free, forward(Reason::Refused)),
+            (Phase::Unservable("x"), 0, free, forward(Reason::Unservable)),
+            (Phase::Synced, 5, free, Readiness::Now),
+            (Phase::Synced, 8, wait, Readiness::Reach(rv(9))),
+            (Phase::Synced, 9, wait, Readiness::Now),
+            (Phase::Synced, 99, doubt, forward(Reason::WriteInDoubt)),
+            (Phase::Synced, 8, until, forward(Reason::Behind)),
+            (Phase::Synced, 9, until, Readiness::Now),
+            (Phase::Synced, 5, contested, forward(Reason::Conflict)),
+        ] {
+            assert_eq!(readiness(Status { phase, rv: rv(version) }, fence), want, "{phase:?} at {version}: {fence:?}");
+        }
+    }
+}
