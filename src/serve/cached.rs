@@ -1,0 +1,160 @@
+//! Answers a read from one snapshot, with the bytes upstream would send at that version.
+
+use std::{fmt::Write, sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Response, header};
+
+use crate::{
+    api::{gvr::Gvr, resource_version::ResourceVersion, status::Status},
+    route::{Read, Want},
+    store::Snapshot,
+};
+
+use super::{
+    Body, error,
+    list_body::{ListBody, Selection, Step},
+};
+
+/// Lists that end within this many bytes are sent whole, with their length.
+const WHOLE: usize = 256 << 10;
+
+/// A cached answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Send this.
+    Found(Response<Body>),
+    /// Nothing was found; this is what says so, if the absence is proven.
+    Nothing(Response<Body>),
+    /// More objects than the limit: upstream pages.
+    OverLimit,
+}
+
+/// Answers `read` from `snapshot`.
+pub(super) async fn answer(read: &Read, snapshot: &Arc<Snapshot>) -> Answer {
+    match &read.want {
+        Want::Object { name, key } => match snapshot.get(key) {
+            Some(object) => Answer::Found(json(Body::ready(object.get_body()), snapshot)),
+            None => Answer::Nothing(missing(&read.gvr, name, snapshot)),
+        },
+        Want::Collection { labels, fields, limit } => {
+            let selection =
+                Selection { scope: read.scope.clone(), labels: labels.clone(), fields: fields.clone() };
+            list(snapshot, selection, *limit).await
+        }
+        Want::Refusal(status) => Answer::Found(error::response(status)),
+    }
+}
+
+/// What tells where an answer comes from: `hit; rv=123; age=4`. `age` is the time in seconds since upstream was last
+/// heard on this resource.
+pub(super) fn mark(response: &mut Response<Body>, how: &str, rv: ResourceVersion, silence: Duration) {
+    let mut text = String::with_capacity(48);
+    // Writing to a String can't fail.
+    let _ = write!(text, "{how}; rv={rv}; age={}", silence.as_secs());
+    if let Ok(value) = HeaderValue::try_from(text) {
+        response.headers_mut().insert("x-forebay", value);
+    }
+}
+
+/// Gives the answer an audit id, the request's own if it brought one, as upstream does.
+pub(super) fn identify(request: &HeaderMap, response: &mut Response<Body>) {
+    let id = request.get("audit-id").cloned().unwrap_or_else(new_audit_id);
+    response.headers_mut().insert("audit-id", id);
+}
+
+async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>) -> Answer {
+    if let Some(limit) = limit {
+        let matching = snapshot.scoped(&selection.scope).filter(|(key, object)| selection.matches(key, object));
+        // At exactly the limit upstream's answer depends on whether any other key follows.
+        if matching.take(usize::try_from(limit).unwrap_or(usize::MAX)).count() as u64 >= limit {
+            return Answer::OverLimit;
+        }
+    }
+    let mut body = ListBody::new(snapshot.clone(), selection);
+    let mut frames = Vec::new();
+    let mut size = 0;
+    loop {
+        match body.step() {
+            Step::Frame(frame) => {
+                size += frame.len();
+                frames.push(frame);
+            }
+            // Until something is found it may still be an answer of nothing, which needs its proof first.
+            Step::Yield if body.written() == 0 => tokio::task::yield_now().await,
+            Step::Yield => break,
+            Step::Done => {
+                let nothing = body.written() == 0;
+                let whole = match frames.len() {
+                    1 => frames.swap_remove(0),
+                    _ => frames.concat().into(),
+                };
+                let response = json(Body::ready(whole), snapshot);
+                return if nothing { Answer::Nothing(response) } else { Answer::Found(response) };
+            }
+        }
+        if size > WHOLE {
+            break;
+        }
+    }
+    for frame in frames {
+        body.push_back(frame);
+    }
+    Answer::Found(json(Body::list(body), snapshot))
+}
+
+fn missing(gvr: &Gvr, name: &str, snapshot: &Snapshot) -> Response<Body> {
+    let mut response = error::response(&Status::not_found(gvr, name));
+    warn_of(snapshot, response.headers_mut());
+    response
+}
+
+fn json(body: Body, snapshot: &Snapshot) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    warn_of(snapshot, headers);
+    response
+}
+
+/// Deprecated versions carry a warning on every answer.
+fn warn_of(snapshot: &Snapshot, headers: &mut HeaderMap) {
+    for warning in &snapshot.form.warnings {
+        if let Ok(value) = HeaderValue::try_from(warning) {
+            headers.append(header::WARNING, value);
+        }
+    }
+}
+
+/// A random UUID (RFC 9562 version 4).
+fn new_audit_id() -> HeaderValue {
+    let mut bytes: [u8; 16] = rand::random();
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut text = Vec::with_capacity(36);
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push(b'-');
+        }
+        text.push(HEX[usize::from(byte >> 4)]);
+        text.push(HEX[usize::from(byte & 0x0f)]);
+    }
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audit_ids_are_random_uuids() {
+        let id = new_audit_id();
+        let id = id.to_str().unwrap();
+        let shape: String = id.chars().map(|c| if c == '-' { '-' } else { 'x' }).collect();
+        assert_eq!(shape, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx");
+        assert_eq!(&id[14..15], "4");
+        assert!(matches!(&id[19..20], "8" | "9" | "a" | "b"));
+        assert_ne!(id, new_audit_id().to_str().unwrap());
+    }
+}

@@ -1,0 +1,93 @@
+//! Every Status that forebay itself answers with, and nowhere else: what went wrong becomes a code, an outward message
+//! that says what to do, and a closed word for metrics. Causes go to the log; the client is told no address and no
+//! credential.
+
+use http::{HeaderValue, Response, StatusCode, header};
+
+use crate::{api::status::Status, upstream};
+
+use super::{Body, forward};
+
+/// Why a request was refused or failed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Refusal {
+    /// No credential.
+    Anonymous,
+    /// A `Connection` header that names a header which must not be lost.
+    HopByHop,
+    /// A request target that is no path.
+    Target,
+    /// Too many reads are held.
+    TooManyHolds,
+    /// The hold came to its deadline.
+    HoldTimeout,
+    /// forebay is shutting down.
+    Shutdown,
+    /// Upstream can't be reached.
+    Unreachable,
+    /// The connection to upstream broke.
+    Broken,
+    /// Upstream was too slow.
+    Slow,
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::HopByHop => "hop_by_hop",
+            Self::Target => "target",
+            Self::TooManyHolds => "too_many_holds",
+            Self::HoldTimeout => "hold_timeout",
+            Self::Shutdown => "shutdown",
+            Self::Unreachable => "upstream_unreachable",
+            Self::Broken => "upstream_broken",
+            Self::Slow => "upstream_slow",
+        }
+    }
+}
+
+/// The Status for a forwarded request that got no answer. `write`: what upstream did is unknown unless nothing was sent.
+pub(super) fn of_failure(failure: &forward::Failure, write: bool) -> (Refusal, Status) {
+    match failure {
+        forward::Failure::Unreachable(error) => {
+            tracing::warn!(error = %upstream::chain(error.as_ref()), "upstream can't be reached");
+            let message = "forebay can't reach the API server; nothing was sent; see forebay's log for the cause";
+            (Refusal::Unreachable, Status::service_unavailable(message, Some(1)))
+        }
+        forward::Failure::Broken(error) => {
+            tracing::warn!(error = %upstream::chain(error.as_ref()), write, "the connection to upstream broke");
+            let message = if write {
+                "forebay lost its connection to the API server before the answer: the outcome of this write is unknown, \
+                 read before writing again"
+            } else {
+                "forebay lost its connection to the API server before the answer"
+            };
+            (Refusal::Broken, Status::bad_gateway(message))
+        }
+        forward::Failure::Slow(after) => {
+            let outcome = if write { "; the outcome of this write is unknown" } else { "" };
+            let message = format!("the API server sent no answer within {}s{outcome}", after.as_secs());
+            (Refusal::Slow, Status::gateway_timeout(&message))
+        }
+    }
+}
+
+/// A Status as a response: compact JSON, as upstream writes it.
+pub(super) fn response(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::ready(status.to_json()));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = status.retry_after() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if status.code == 401 {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"forebay\""));
+    }
+    response
+}

@@ -1,0 +1,188 @@
+//! Sends a request on to upstream and its answer back, both streamed, and tunnels after a 101.
+//!
+//! Path and query go as they came. Hop-by-hop headers end here, in both directions (RFC 9110 section 7.6.1). With
+//! forebay's identity the client's `Authorization`, which was forebay's own token, is taken off; any other credential
+//! goes on untouched. Nothing is buffered, nothing is retried, redirects are passed on unfollowed.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    lifecycle::{drain::DrainToken, tasks::Tasks},
+    request::hop,
+    store::Fence,
+    upstream::{self, BoxError, Client, RequestBody},
+};
+
+use super::{
+    Body,
+    observe::{Act, Observer, Subject},
+    tunnel,
+};
+
+/// What forwarding needs.
+#[derive(Clone, Debug)]
+pub(super) struct Forwarder {
+    pub(super) client: Client,
+    pub(super) tasks: Tasks,
+    pub(super) drain: DrainToken,
+    pub(super) metrics: upstream::Metrics,
+    /// Longest wait for the head of an answer that is no stream.
+    pub(super) head_timeout: Duration,
+    pub(super) max_frame: usize,
+}
+
+/// How one request is forwarded.
+#[derive(Debug)]
+pub(super) struct Manner {
+    /// Under forebay's identity, or with what the request has.
+    pub(super) own_identity: bool,
+    /// The answer may take for ever: watch, log, exec.
+    pub(super) long_running: bool,
+    /// What is looked at in the answer.
+    pub(super) subject: Option<Subject>,
+}
+
+/// No answer from upstream.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// No connection: nothing was sent.
+    Unreachable(BoxError),
+    /// The connection broke, or spoke no HTTP, after something had been sent: the outcome is unknown.
+    Broken(BoxError),
+    /// No head within this time: the outcome is unknown.
+    Slow(Duration),
+}
+
+/// While it lives, a write is under way; dropped unanswered, nobody knows what became of it.
+struct Unanswered {
+    fence: Option<Arc<Fence>>,
+}
+
+// === impl Forwarder ===
+
+impl Forwarder {
+    /// Forwards a request whose hop-by-hop headers have been taken off; `upgrade` is the protocol it asked to switch to.
+    pub(super) async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        upgrade: Option<HeaderValue>,
+        manner: Manner,
+    ) -> Result<Response<Body>, Failure> {
+        let method = request.method().clone();
+        let client_side = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+        let request = outgoing(request, upgrade, manner.own_identity);
+        let write = matches!(&manner.subject, Some(Subject { act: Act::Write { .. }, .. }));
+        let mut unanswered =
+            Unanswered { fence: manner.subject.as_ref().filter(|_| write).map(|subject| subject.fence.clone()) };
+
+        let begun = Instant::now();
+        let sent = self.client.forward(request, manner.own_identity);
+        let answered = if manner.long_running || client_side.is_some() {
+            sent.await
+        } else {
+            match timeout(self.head_timeout, sent).await {
+                Ok(answered) => answered,
+                Err(_) => {
+                    self.metrics.requested("forward", "timeout", begun.elapsed());
+                    return Err(Failure::Slow(self.head_timeout));
+                }
+            }
+        };
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(error) => {
+                let unsent = is_connect(error.as_ref());
+                let reason = if unsent { "unreachable" } else { "broken" };
+                self.metrics.requested("forward", reason, begun.elapsed());
+                if unsent {
+                    unanswered.fence = None;
+                    return Err(Failure::Unreachable(error));
+                }
+                return Err(Failure::Broken(error));
+            }
+        };
+        unanswered.fence = None;
+        self.metrics.requested("forward", response.status().as_str(), begun.elapsed());
+
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(client_side) = client_side
+        {
+            let upstream_side = hyper::upgrade::on(&mut response);
+            tunnel::join(&self.tasks, self.drain.clone(), client_side, upstream_side);
+            let (mut parts, _) = response.into_parts();
+            let protocol = parts.headers.get(header::UPGRADE).cloned();
+            strip(&mut parts.headers);
+            parts.headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+            if let Some(protocol) = protocol {
+                parts.headers.insert(header::UPGRADE, protocol);
+            }
+            return Ok(Response::from_parts(parts, Body::empty()));
+        }
+        Ok(self.incoming(response, &method, manner))
+    }
+
+    fn incoming(&self, response: Response<Incoming>, method: &Method, manner: Manner) -> Response<Body> {
+        let (mut parts, incoming) = response.into_parts();
+        strip(&mut parts.headers);
+        let observer = manner
+            .subject
+            .and_then(|subject| Observer::new(subject, method, parts.status, &parts.headers, self.max_frame));
+        let streams = manner.long_running && parts.status == StatusCode::OK;
+        let body = Body::upstream(incoming, observer, streams.then_some(&self.drain));
+        let body = if streams { body } else { body.in_flight(self.drain.guard()) };
+        Response::from_parts(parts, body)
+    }
+}
+
+// === impl Unanswered ===
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(fence) = self.fence.take() {
+            fence.passing().unknown();
+        }
+    }
+}
+
+fn outgoing(request: Request<Incoming>, upgrade: Option<HeaderValue>, own_identity: bool) -> Request<RequestBody> {
+    let (mut parts, incoming) = request.into_parts();
+    if own_identity {
+        parts.headers.remove(header::AUTHORIZATION);
+    }
+    // hyper has answered it already.
+    parts.headers.remove(header::EXPECT);
+    if let Some(protocol) = upgrade {
+        parts.headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        parts.headers.insert(header::UPGRADE, protocol);
+    }
+    parts.extensions = http::Extensions::new();
+    let body = if incoming.is_end_stream() {
+        RequestBody::Empty
+    } else {
+        RequestBody::Stream(incoming)
+    };
+    Request::from_parts(parts, body)
+}
+
+/// Takes upstream's hop-by-hop headers off. One that names an end-to-end header in `Connection` keeps that header.
+fn strip(headers: &mut HeaderMap) {
+    if hop::strip_hop_by_hop(headers).is_err() {
+        headers.remove(header::CONNECTION);
+    }
+}
+
+fn is_connect(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
+            return error.is_connect();
+        }
+        cause = error.source();
+    }
+    false
+}

@@ -1,0 +1,316 @@
+//! Looks at responses that pass, without holding them up, and raises the fence of their resource: a client that has been
+//! shown a version is never shown an older one through forebay.
+//!
+//! ```text
+//! write response -> Passing (reads go upstream) -> its version, or doubt until a probe
+//! forwarded GET, LIST -> its version; what a conflict left open about the key is settled
+//! forwarded watch -> the version of each event and bookmark
+//! ```
+//!
+//! A chunk is looked at before it is passed on, so the fence stands before the client can act on it. What can't be read
+//! (compressed, another encoding, too large) leaves a write in doubt, which is always right. The shapes of write
+//! responses are those of `api-semantics.md` section 9.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode, header};
+
+use crate::{
+    api::{
+        json::{frames::FrameDecoder, list::{ListError, Splitter}, object},
+        protobuf,
+        resource_version::ResourceVersion,
+    },
+    store::{Fence, Passing, Reader},
+};
+
+/// An API object is at most some 3 MB; a longer body is no single object.
+const LARGEST_OBJECT: usize = 4 << 20;
+
+/// What a request that is being forwarded was about, as far as fences care.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    /// The fence of the stored resource.
+    pub(super) fence: Arc<Fence>,
+    /// `namespace/name`, where the request names one object.
+    pub(super) key: Option<String>,
+    /// Namespace of the request: with the name in a Status it makes the key of a create that failed.
+    pub(super) namespace: Option<String>,
+    /// The store of this resource, where there is one.
+    pub(super) store: Option<Reader>,
+    /// What kind of request it is.
+    pub(super) act: Act,
+}
+
+/// The kinds of requests whose responses are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// POST, PUT, PATCH, DELETE of the resource or of a subresource.
+    Write {
+        /// The response can't tell what was written: deletecollection, eviction, binding, finalize.
+        opaque: bool,
+    },
+    /// GET of one object.
+    Get,
+    /// LIST.
+    List,
+    /// WATCH.
+    Watch,
+}
+
+/// Looks at one response.
+#[derive(Debug)]
+pub(super) struct Observer {
+    subject: Subject,
+    reading: Reading,
+    /// Bytes the body still has, where its length is known.
+    left: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Reading {
+    Write { passing: Option<Passing>, method: Method, code: StatusCode, encoding: Encoding, body: Vec<u8> },
+    Get { encoding: Encoding, body: Vec<u8> },
+    List(Box<Splitter>),
+    Watch(Box<FrameDecoder>),
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Json,
+    Protobuf,
+    Unreadable,
+}
+
+// === impl Observer ===
+
+impl Observer {
+    /// Starts to look at a response; none where there is nothing to learn from it.
+    pub(super) fn new(
+        subject: Subject,
+        method: &Method,
+        code: StatusCode,
+        headers: &HeaderMap,
+        max_frame: usize,
+    ) -> Option<Box<Self>> {
+        let encoding = encoding(headers);
+        let reading = match subject.act {
+            Act::Write { .. } => Reading::Write {
+                passing: Some(subject.fence.passing()),
+                method: method.clone(),
+                code,
+                encoding,
+                body: Vec::new(),
+            },
+            Act::Get if code == StatusCode::OK && encoding != Encoding::Unreadable => {
+                Reading::Get { encoding, body: Vec::new() }
+            }
+            Act::Get if code == StatusCode::NOT_FOUND => {
+                subject.gone();
+                return None;
+            }
+            Act::List if code == StatusCode::OK && encoding == Encoding::Json => {
+                Reading::List(Box::new(Splitter::new(max_frame)))
+            }
+            Act::Watch if code == StatusCode::OK && encoding == Encoding::Json => {
+                Reading::Watch(Box::new(FrameDecoder::new(max_frame)))
+            }
+            Act::Get | Act::List | Act::Watch => return None,
+        };
+        let left = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let mut observer = Box::new(Self { subject, reading, left });
+        if left == Some(0) {
+            observer.end();
+        }
+        Some(observer)
+    }
+
+    /// A chunk is about to be passed on.
+    pub(super) fn data(&mut self, chunk: &Bytes) {
+        match &mut self.reading {
+            Reading::Write { body, .. } | Reading::Get { body, .. } => {
+                if body.len() + chunk.len() <= LARGEST_OBJECT {
+                    body.extend_from_slice(chunk);
+                } else {
+                    // Nothing to learn from it any more; a write that is given up so is left in doubt.
+                    self.reading = Reading::Nothing;
+                }
+            }
+            Reading::List(splitter) => {
+                if splitter.feed(chunk, |_| Ok::<(), ListError>(())).is_err() {
+                    self.reading = Reading::Nothing;
+                }
+            }
+            Reading::Watch(frames) => {
+                frames.feed(chunk);
+                loop {
+                    match frames.next_frame() {
+                        Ok(Some(frame)) => {
+                            if let Some(rv) = version_of(frame.object) {
+                                self.subject.fence.raise(rv);
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(_) => {
+                            self.reading = Reading::Nothing;
+                            break;
+                        }
+                    }
+                }
+            }
+            Reading::Nothing => {}
+        }
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(chunk.len() as u64);
+            // The client knows that this is the end as soon as it has these bytes.
+            if *left == 0 {
+                self.end();
+            }
+        }
+    }
+
+    /// The body is complete.
+    pub(super) fn end(&mut self) {
+        match std::mem::replace(&mut self.reading, Reading::Nothing) {
+            Reading::Write { passing: Some(passing), method, code, encoding, body } => {
+                self.subject.settle_write(passing, &method, code, encoding, &body);
+            }
+            Reading::Get { encoding, body } => {
+                if let Some(Seen { rv: Some(rv), .. }) = seen(encoding, &body) {
+                    self.subject.fence.raise(rv);
+                    if let Some(key) = &self.subject.key {
+                        self.subject.fence.settle(key);
+                    }
+                }
+            }
+            Reading::List(splitter) => {
+                if let Ok(list) = splitter.finish()
+                    && let Ok(rv) = list.resource_version.parse()
+                {
+                    self.subject.fence.raise_position(rv);
+                }
+            }
+            Reading::Write { .. } | Reading::Watch(_) | Reading::Nothing => {}
+        }
+    }
+}
+
+// === impl Subject ===
+
+impl Subject {
+    fn settle_write(&self, passing: Passing, method: &Method, code: StatusCode, encoding: Encoding, body: &[u8]) {
+        let Act::Write { opaque } = self.act else { return passing.unchanged() };
+        let answer = seen(encoding, body);
+        match code.as_u16() {
+            200..=299 if opaque => passing.unknown(),
+            200..=299 => match answer {
+                Some(Seen { rv: Some(rv), ended: false, .. }) => passing.raised(rv),
+                // The last finalizer went: the object is gone, and the response has the version before that.
+                Some(Seen { rv: Some(rv), ended: true, .. }) if method == Method::DELETE => passing.raised(rv),
+                _ => passing.unknown(),
+            },
+            404 | 409 => {
+                let named = self.key.clone().or_else(|| self.key_of(answer?.name?));
+                match named {
+                    Some(key) => {
+                        self.contest(key);
+                        passing.unchanged();
+                    }
+                    None => passing.unknown(),
+                }
+            }
+            400..=499 => passing.unchanged(),
+            // 5xx: the write may have been done, or be done still.
+            _ => passing.unknown(),
+        }
+    }
+
+    /// An upstream read said that the object is gone. A store that still has it must not show it any more.
+    fn gone(&self) {
+        let Some(key) = &self.key else { return };
+        let held = self.store.as_ref().and_then(Reader::snapshot).is_some_and(|held| held.get(key).is_some());
+        if held {
+            self.contest(key.clone());
+        } else {
+            self.fence.settle(key);
+        }
+    }
+
+    fn contest(&self, key: String) {
+        let snapshot = self.store.as_ref().and_then(Reader::snapshot);
+        self.fence.contest(key, snapshot.as_deref());
+    }
+
+    fn key_of(&self, name: String) -> Option<String> {
+        match &self.namespace {
+            Some(namespace) => Some(format!("{namespace}/{name}")),
+            None => Some(name),
+        }
+    }
+}
+
+/// What a body tells.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    rv: Option<ResourceVersion>,
+    /// Terminating without finalizers and grace: nothing keeps the object any more.
+    ended: bool,
+    /// Name in the details of a Status.
+    name: Option<String>,
+}
+
+fn seen(encoding: Encoding, body: &[u8]) -> Option<Seen> {
+    match encoding {
+        Encoding::Json => {
+            let facts = object::scan(body).ok()?;
+            if facts.kind.as_deref() == Some("Status") {
+                return Some(Seen { name: status_name(body), ..Seen::default() });
+            }
+            // A list of what was deleted tells versions from before.
+            if facts.kind.as_deref().is_some_and(|kind| kind.ends_with("List")) {
+                return None;
+            }
+            let rv = facts.resource_version.as_deref().and_then(|rv| rv.parse().ok());
+            let ended = facts.deletion_timestamp && !facts.finalizers && facts.deletion_grace_period_seconds.unwrap_or(0) == 0;
+            Some(Seen { rv, ended, name: None })
+        }
+        Encoding::Protobuf => {
+            let facts = protobuf::facts(body).ok()?;
+            if facts.kind == "Status" || facts.kind.ends_with("List") {
+                return Some(Seen::default());
+            }
+            let rv = facts.resource_version.and_then(|rv| rv.parse().ok());
+            Some(Seen { rv, ended: facts.deletion_timestamp && facts.finalizers == 0, name: None })
+        }
+        Encoding::Unreadable => None,
+    }
+}
+
+fn status_name(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Status {
+        details: Details,
+    }
+    #[derive(serde::Deserialize)]
+    struct Details {
+        name: String,
+    }
+    Some(serde_json::from_slice::<Status>(body).ok()?.details.name)
+}
+
+fn version_of(object: &[u8]) -> Option<ResourceVersion> {
+    object::scan(object).ok()?.resource_version.as_deref()?.parse().ok()
+}
+
+fn encoding(headers: &HeaderMap) -> Encoding {
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        return Encoding::Unreadable;
+    }
+    match headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes()) {
+        Some(kind) if kind.starts_with(b"application/json") => Encoding::Json,
+        Some(b"application/vnd.kubernetes.protobuf") => Encoding::Protobuf,
+        _ => Encoding::Unreadable,
+    }
+}

@@ -1,0 +1,497 @@
+//! The life of a request, on one screen: who calls, what is asked, who answers, what becomes of it.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderValue, Request, Response, header};
+use hyper::body::{Body as _, Incoming};
+use tokio::time::Instant;
+
+use crate::{
+    api::{gvr::{Gvr, Scope}, resource_version::ResourceVersion, status::Status},
+    lifecycle::{drain::DrainToken, tasks::Tasks},
+    request::{
+        caller::{Caller, Identity, Token},
+        hop,
+        info::{self, RequestInfo, Verb},
+        negotiate,
+        options::ReadOptions,
+    },
+    route::{self, Decision, Read, Reason, Want},
+    store::{Fence, Fences, Phase, Reader, Registry, StoreKey},
+    telemetry::{self, AccessEvent},
+    upstream::{self, Client, Demand, Discovery, Reflectors, discovery::Entry},
+};
+
+use super::{
+    Body,
+    cached::{self, Answer},
+    error::{self, Refusal},
+    forward::{Forwarder, Manner},
+    held::{Held, Holds},
+    metrics::{Metrics, Outcome},
+    observe::{Act, Subject},
+    record::Record,
+};
+
+/// A store that may be behind is given this long to prove a negative answer before upstream is asked.
+const NEGATIVE_WAIT: Duration = Duration::from_millis(100);
+
+/// Upstream was heard on the resource within this time: its stream is delivering, and may be behind.
+const DELIVERING: Duration = Duration::from_secs(2);
+
+/// What ends a read whose hold timed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHoldTimeout {
+    /// 503 with `Retry-After`.
+    Reject,
+    /// Ask upstream.
+    Forward,
+}
+
+/// How requests are answered.
+#[derive(Clone)]
+pub struct Options {
+    /// Longest hold.
+    pub hold_timeout: Duration,
+    /// What ends a hold that timed out.
+    pub on_hold_timeout: OnHoldTimeout,
+    /// Reads held at once.
+    pub max_holds: usize,
+    /// Longest wait for a fence.
+    pub fence_timeout: Duration,
+    /// Longest wait for the head of a forwarded answer that is no stream.
+    pub request_timeout: Duration,
+    /// Largest watch frame looked at, in bytes.
+    pub max_frame: usize,
+    /// Resources that are never cached.
+    pub never: Arc<dyn Fn(&Gvr) -> bool + Send + Sync>,
+    /// Secrets may be cached although no client has listed them.
+    pub cache_secrets: bool,
+}
+
+/// What the proxy is put together from.
+pub struct Parts {
+    /// Upstream.
+    pub client: Client,
+    /// What it serves.
+    pub discovery: Discovery,
+    /// Starts caches.
+    pub reflectors: Reflectors,
+    /// The caches.
+    pub registry: Registry,
+    /// What clients have been shown.
+    pub fences: Fences,
+    /// forebay's own credential for its clients.
+    pub token: Token,
+    /// Where tasks run.
+    pub tasks: Tasks,
+    /// When to stop.
+    pub drain: DrainToken,
+    /// Metrics of this module.
+    pub metrics: Metrics,
+    /// Metrics of upstream requests.
+    pub upstream_metrics: upstream::Metrics,
+    /// How requests are answered.
+    pub options: Options,
+}
+
+/// Answers requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: Parts,
+    forwarder: Forwarder,
+    holds: Holds,
+}
+
+/// A response with what is recorded of it.
+struct Answered {
+    response: Response<Body>,
+    outcome: Outcome,
+    reason: &'static str,
+    rv: Option<ResourceVersion>,
+    waited: Duration,
+}
+
+/// What the request is, once parsed.
+struct Asked {
+    info: RequestInfo,
+    options: ReadOptions,
+    entry: Option<Entry>,
+    own_identity: bool,
+    upgrade: Option<HeaderValue>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Puts the proxy together.
+    pub fn new(parts: Parts) -> Self {
+        let forwarder = Forwarder {
+            client: parts.client.clone(),
+            tasks: parts.tasks.clone(),
+            drain: parts.drain.clone(),
+            metrics: parts.upstream_metrics.clone(),
+            head_timeout: parts.options.request_timeout,
+            max_frame: parts.options.max_frame,
+        };
+        let holds = Holds::new(parts.options.max_holds, parts.options.fence_timeout, parts.drain.clone());
+        Self { inner: Arc::new(Inner { parts, forwarder, holds }) }
+    }
+
+    /// Answers one request.
+    pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+        let begun = Instant::now();
+        let event = AccessEvent::enabled();
+        let method = request.method().clone();
+        let told = event.then(|| (request.uri().path().to_owned(), user_agent(&request)));
+        let info = info::parse(&method, request.uri().path(), request.uri().query());
+        let gvr = info.resource().map(|path| path.gvr.clone());
+        let verb = info.verb;
+        let label = verb_label(verb);
+
+        let (answered, known) = self.inner.answer(request, info, begun).await;
+        let Answered { mut response, outcome, reason, rv, waited } = answered;
+        let metrics = &self.inner.parts.metrics;
+        let read = matches!(verb, Verb::Get | Verb::List);
+        metrics.answered(label, read, gvr.as_ref().filter(|_| known), outcome, reason);
+        let (path, user_agent) = told.unwrap_or_default();
+        let record = Record {
+            begun,
+            method,
+            verb: label,
+            gvr,
+            path,
+            user_agent,
+            outcome,
+            reason,
+            status: response.status().as_u16(),
+            rv,
+            waited,
+            bytes: 0,
+            metrics: metrics.clone(),
+            event,
+        };
+        *response.body_mut() = std::mem::replace(response.body_mut(), Body::empty()).recorded(Box::new(record));
+        response
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The answer, and whether discovery knows the resource.
+    async fn answer(&self, mut request: Request<Incoming>, info: RequestInfo, begun: Instant) -> (Answered, bool) {
+        let refuse = |refusal, status: Status| (Answered::refused(refusal, &status), false);
+        if request.uri().path_and_query().is_none() || !request.uri().path().starts_with('/') {
+            let status = Status::bad_request("the request target must be a path, like /api/v1/pods");
+            return refuse(Refusal::Target, status);
+        }
+        let identity = match Identity::of(request.headers(), &self.parts.token) {
+            Ok(identity) => identity,
+            Err(error) => return refuse(Refusal::HopByHop, Status::bad_request(error.to_string())),
+        };
+        let (caller, impersonates) = (identity.caller, identity.impersonates);
+        if caller == Caller::Anonymous {
+            return refuse(Refusal::Anonymous, Status::unauthorized());
+        }
+        let upgrade = hop::upgrade_protocol(request.headers());
+        if let Err(error) = hop::strip_hop_by_hop(request.headers_mut()) {
+            return refuse(Refusal::HopByHop, Status::bad_request(error.to_string()));
+        }
+
+        let options = ReadOptions::parse(request.uri().query());
+        let local = caller == Caller::Local;
+        let mut asked = Asked { info, options, entry: None, own_identity: local, upgrade };
+        let decision = self.decide(&request, &mut asked, impersonates, begun).await;
+        let known = asked.entry.is_some();
+        let read = match decision {
+            Decision::Cache(read) => read,
+            Decision::Forward(reason) => return (self.forward(request, asked, reason).await, known),
+        };
+        match self.cached(&read, &asked, &request, begun).await {
+            Ok(answered) => (answered, known),
+            Err(reason) => (self.forward(request, asked, reason).await, known),
+        }
+    }
+
+    async fn decide(
+        &self,
+        request: &Request<Incoming>,
+        asked: &mut Asked,
+        impersonates: bool,
+        begun: Instant,
+    ) -> Decision {
+        let negotiated = negotiate::negotiate(request.headers(), asked.options.pretty.as_deref(), true);
+        let format = match (negotiated.format, negotiated.error_format) {
+            (negotiate::Format::Json, other) => other,
+            (other, _) => other,
+        };
+        let facts = |asked: &Asked| {
+            let facts = route::Facts {
+                info: &asked.info,
+                options: &asked.options,
+                format,
+                local: asked.own_identity,
+                impersonates,
+                no_cache: request.headers().get(header::CACHE_CONTROL).is_some_and(|value| value == "no-cache"),
+                upgrade: asked.upgrade.is_some(),
+                has_body: !request.body().is_end_stream(),
+            };
+            route::decide(&facts, asked.entry.as_ref(), &*self.parts.options.never)
+        };
+        let Some(gvr) = asked.info.resource().map(|path| path.gvr.clone()) else { return facts(asked) };
+        let discovery = &self.parts.discovery;
+        let read = matches!(asked.info.verb, Verb::Get | Verb::List) && asked.own_identity;
+        if read && discovery.catalog().is_none() {
+            // At the very start nothing is known to be cacheable yet: worth a wait, not worth more than a hold.
+            discovery.known_within(self.hold_limit(&asked.options).saturating_sub(begun.elapsed())).await;
+        }
+        asked.entry = discovery.lookup(&gvr);
+        facts(asked)
+    }
+
+    /// Answers from the cache, or tells why upstream must.
+    async fn cached(
+        &self,
+        read: &Read,
+        asked: &Asked,
+        request: &Request<Incoming>,
+        begun: Instant,
+    ) -> Result<Answered, Reason> {
+        let fence = self.parts.fences.of(&read.gvr);
+        let deadline = begun + self.hold_limit(&asked.options);
+        let reader = self.store(read)?;
+        let prefix = match &read.scope {
+            Scope::All => String::new(),
+            Scope::Namespace(namespace) => format!("{namespace}/"),
+        };
+        let held = self.holds.until_ready(&reader, &fence, &read.want, &prefix, deadline).await;
+        self.parts.metrics.holding(self.holds.count());
+        let (snapshot, waited) = match held {
+            Held::Ready { snapshot, waited } => (snapshot, waited),
+            Held::Forward(reason) => {
+                match reason {
+                    Reason::WriteInDoubt => self.probe(&fence, read),
+                    Reason::Behind => reader.want_progress(),
+                    _ => {}
+                }
+                return Err(reason);
+            }
+            Held::Refuse(refusal) => return self.not_held(refusal, &reader, read, begun),
+        };
+        let (answer, snapshot) = match cached::answer(read, &snapshot).await {
+            Answer::Nothing(response) if self.proves(snapshot.rv) => (Answer::Found(response), snapshot),
+            Answer::Nothing(_) => {
+                let snapshot = self.proof(&reader).await.ok_or(Reason::Negative)?;
+                (cached::answer(read, &snapshot).await, snapshot)
+            }
+            answer => (answer, snapshot),
+        };
+        let mut response = match answer {
+            Answer::Found(response) | Answer::Nothing(response) => response,
+            Answer::OverLimit => return Err(Reason::Paging),
+        };
+        let rv = snapshot.rv;
+        if matches!(read.want, Want::Collection { .. }) {
+            self.parts.fences.show(rv);
+        }
+        let (outcome, how, reason) = if waited {
+            self.parts.metrics.held_for(begun.elapsed());
+            (Outcome::Held, "held", "sync")
+        } else {
+            (Outcome::Hit, "hit", "fresh")
+        };
+        cached::mark(&mut response, how, rv, reader.progress().silence());
+        cached::identify(request.headers(), &mut response);
+        let waited = if waited { begun.elapsed() } else { Duration::ZERO };
+        Ok(Answered { response, outcome, reason, rv: Some(rv), waited })
+    }
+
+    /// The store that may answer this read; a namespaced grant is served by a store of that namespace.
+    fn store(&self, read: &Read) -> Result<Reader, Reason> {
+        let all = StoreKey { gvr: read.gvr.clone(), scope: Scope::All };
+        let secret = read.gvr.group.is_empty() && &*read.gvr.resource == "secrets";
+        if secret
+            && !self.parts.options.cache_secrets
+            && matches!(read.want, Want::Object { .. })
+            && self.parts.registry.reader(&all).is_none()
+        {
+            return Err(Reason::Secret);
+        }
+        let reader = self.parts.reflectors.ensure(&all, Demand::Held);
+        match (reader.status().phase, &read.scope) {
+            (Phase::Refused(_), Scope::Namespace(_)) => {
+                let key = StoreKey { gvr: read.gvr.clone(), scope: read.scope.clone() };
+                Ok(self.parts.reflectors.ensure(&key, Demand::Held))
+            }
+            _ => Ok(reader),
+        }
+    }
+
+    /// A negative answer is proven by a store that has reached everything any client has been shown.
+    fn proves(&self, rv: ResourceVersion) -> bool {
+        rv >= self.parts.fences.shown()
+    }
+
+    /// Waits a moment for a store that is behind but delivering.
+    async fn proof(&self, reader: &Reader) -> Option<Arc<crate::store::Snapshot>> {
+        if reader.progress().silence() > DELIVERING {
+            return None;
+        }
+        let shown = self.parts.fences.shown();
+        let until = |status: &crate::store::Status| status.phase != Phase::Synced || status.rv >= shown;
+        reader.wait(Instant::now() + NEGATIVE_WAIT, until).await;
+        reader.snapshot().filter(|snapshot| snapshot.rv >= shown)
+    }
+
+    fn not_held(
+        &self,
+        refusal: Refusal,
+        reader: &Reader,
+        read: &Read,
+        begun: Instant,
+    ) -> Result<Answered, Reason> {
+        self.parts.metrics.held_for(begun.elapsed());
+        let progress = reader.progress();
+        let seconds = progress.time_left().map_or(1, |left| left.as_secs().clamp(1, 30));
+        let retry = u32::try_from(seconds).unwrap_or(1);
+        let status = match refusal {
+            Refusal::HoldTimeout if self.parts.options.on_hold_timeout == OnHoldTimeout::Forward => {
+                return Err(Reason::HoldTimeout);
+            }
+            Refusal::HoldTimeout => {
+                let of = progress.expected().map_or(String::new(), |total| format!(" of {total}"));
+                let message = format!(
+                    "forebay's cache of {} is still loading: {}{of} objects so far; try again",
+                    read.gvr.group_resource(),
+                    progress.loaded()
+                );
+                Status::service_unavailable(message, Some(retry))
+            }
+            Refusal::Shutdown => Status::service_unavailable("forebay is shutting down", Some(1)),
+            _ => Status::too_many_requests("forebay holds as many reads as it may (--max-holds)", retry),
+        };
+        let mut answered = Answered::refused(refusal, &status);
+        answered.waited = begun.elapsed();
+        Ok(answered)
+    }
+
+    /// Finds out upstream's version after a write whose effect is unknown. One probe a resource at a time; a failed one
+    /// is repeated by the next read that needs it.
+    fn probe(&self, fence: &Arc<Fence>, read: &Read) {
+        let Some(claim) = fence.claim_probe() else { return };
+        let (client, fence, gvr, scope) =
+            (self.parts.client.clone(), fence.clone(), read.gvr.clone(), read.scope.clone());
+        self.parts.tasks.spawn_connection(async move {
+            let told = upstream::consistent_rv(&client, &gvr, &scope).await;
+            if let Err(error) = &told {
+                tracing::warn!(%error, resource = %gvr, "reads stay upstream");
+            }
+            fence.end_probe(claim, told.ok());
+        });
+    }
+
+    async fn forward(&self, request: Request<Incoming>, asked: Asked, reason: Reason) -> Answered {
+        let write = is_write(asked.info.verb);
+        let manner = Manner {
+            own_identity: asked.own_identity,
+            long_running: asked.info.is_long_running(),
+            subject: self.subject(&asked, request.uri().query()),
+        };
+        let audit_id = request.headers().get("audit-id").cloned();
+        match self.forwarder.forward(request, asked.upgrade, manner).await {
+            Ok(response) => Answered {
+                response,
+                outcome: Outcome::Forwarded,
+                reason: reason.as_str(),
+                rv: None,
+                waited: Duration::ZERO,
+            },
+            Err(failure) => {
+                let (refusal, status) = error::of_failure(&failure, write);
+                let mut answered = Answered::refused(refusal, &status);
+                if let Some(id) = audit_id {
+                    answered.response.headers_mut().insert("audit-id", id);
+                }
+                answered
+            }
+        }
+    }
+
+    /// What is looked at in a forwarded answer: only resources that can be cached have fences worth raising.
+    fn subject(&self, asked: &Asked, query: Option<&str>) -> Option<Subject> {
+        let path = asked.info.resource()?;
+        asked.entry.as_ref().filter(|entry| entry.cacheable)?;
+        let subresource = path.subresource.as_deref();
+        let act = match asked.info.verb {
+            verb if is_write(verb) => {
+                // A dry run writes nothing; a token request stores nothing.
+                if query.is_some_and(|query| query.contains("dryRun=All")) || subresource == Some("token") {
+                    return None;
+                }
+                let opaque = verb == Verb::DeleteCollection
+                    || matches!(subresource, Some("eviction" | "binding" | "finalize"));
+                Act::Write { opaque }
+            }
+            Verb::Get if subresource.is_none() => Act::Get,
+            Verb::List => Act::List,
+            Verb::Watch => Act::Watch,
+            _ => return None,
+        };
+        let key = path.name.as_ref().map(|name| match &path.namespace {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_string(),
+        });
+        let store = self.parts.registry.reader(&StoreKey { gvr: path.gvr.clone(), scope: Scope::All });
+        let namespace = path.namespace.as_ref().map(|namespace| namespace.to_string());
+        Some(Subject { fence: self.parts.fences.of(&path.gvr), key, namespace, store, act })
+    }
+
+    /// How long a read may be held: the configured time, and never beyond what the client allows the whole request.
+    fn hold_limit(&self, options: &ReadOptions) -> Duration {
+        let own = self.parts.options.hold_timeout;
+        // A tenth is kept for the answer to get back before the client gives up.
+        options.timeout.map_or(own, |timeout| own.min(timeout.mul_f64(0.9)))
+    }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    fn refused(refusal: Refusal, status: &Status) -> Self {
+        Self {
+            response: error::response(status),
+            outcome: Outcome::Rejected,
+            reason: refusal.as_str(),
+            rv: None,
+            waited: Duration::ZERO,
+        }
+    }
+}
+
+fn is_write(verb: Verb) -> bool {
+    matches!(verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection)
+}
+
+fn verb_label(verb: Verb) -> telemetry::Verb {
+    match verb {
+        Verb::Get => telemetry::Verb::Get,
+        Verb::List => telemetry::Verb::List,
+        Verb::Watch => telemetry::Verb::Watch,
+        Verb::Create => telemetry::Verb::Post,
+        Verb::Update => telemetry::Verb::Put,
+        Verb::Patch => telemetry::Verb::Patch,
+        Verb::Delete | Verb::DeleteCollection => telemetry::Verb::Delete,
+        Verb::Proxy => telemetry::Verb::Connect,
+        Verb::Head | Verb::Other => telemetry::Verb::Other,
+    }
+}
+
+fn user_agent(request: &Request<Incoming>) -> String {
+    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    agent.unwrap_or_default().to_owned()
+}
