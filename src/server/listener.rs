@@ -77,6 +77,11 @@ impl Listener {
         self.address
     }
 
+    /// The socket itself, for the admin port.
+    pub fn into_socket(self) -> TcpListener {
+        self.socket
+    }
+
     /// Accepts until the drain starts, then closes the socket. Connections live on as tasks, each under a drain guard.
     pub async fn serve<H: Handler>(
         self,
