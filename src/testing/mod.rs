@@ -25,6 +25,7 @@ pub mod apiserver;
 mod body;
 pub mod call;
 mod discovery;
+pub mod gate;
 pub mod json;
 mod list;
 pub mod log;
@@ -44,6 +45,7 @@ mod write;
 
 pub use apiserver::{ApiServer, Builder, StartError};
 pub use call::Verb;
+pub use gate::Gate;
 pub use json::Node;
 pub use log::{Predicate, RequestLog, Seen, TimedOut};
 pub use resource::Resource;
