@@ -54,3 +54,6 @@ pub use script::{
 };
 pub use watch::Watches;
 pub use world::{Backup, World, WriteError};
+
+#[cfg(test)]
+mod tests;
