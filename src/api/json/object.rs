@@ -77,23 +77,22 @@ pub fn label<'a>(text: &'a [u8], key: &str) -> Option<Cow<'a, str>> {
 /// The text of the value at `path`, a list of object keys: `["spec", "nodeName"]`. `None` if there is none, or if
 /// something on the way is not an object. A string comes with its quotes: read it with [`string`].
 pub fn value<'a>(text: &'a [u8], path: &[&str]) -> Result<Option<&'a [u8]>, ScanError> {
-    let mut text = text;
-    for name in path {
-        let mut cursor = Cursor::new(text);
+    let mut cursor = Cursor::new(text);
+    'path: for name in path {
         if cursor.peek()? != b'{' {
             return Ok(None);
         }
         cursor.take(b'{', "an object")?;
         let mut first = true;
-        text = loop {
-            let Some(key) = cursor.key(std::mem::take(&mut first))? else { return Ok(None) };
+        while let Some(key) = cursor.key(std::mem::take(&mut first))? {
             if *key.bytes() == *name.as_bytes() {
-                break cursor.skip()?;
+                continue 'path;
             }
             cursor.skip()?;
         }
+        return Ok(None);
     }
-    Ok(Some(text))
+    cursor.skip().map(Some)
 }
 
 /// The string that `text` is, quotes included; `None` if it is no string.
