@@ -4,8 +4,8 @@
 //! it now ([`readiness`]). Whatever is not understood completely is forwarded; forwarding is always a correct answer.
 
 mod decide;
-mod reason;
 mod readiness;
+mod reason;
 
 pub use self::{
     decide::{Decision, Facts, Never, Read, Want, decide},

@@ -63,11 +63,7 @@ impl Body {
     }
 
     /// Upstream's body; with `drain`, a watch that ends when the process drains.
-    pub(super) fn upstream(
-        incoming: Incoming,
-        observer: Option<Box<Observer>>,
-        drain: Option<&DrainToken>,
-    ) -> Self {
+    pub(super) fn upstream(incoming: Incoming, observer: Option<Box<Observer>>, drain: Option<&DrainToken>) -> Self {
         let drain = drain.map(|token| Box::pin(token.draining_owned()));
         Self::of(Kind::Upstream(Box::new(Upstream { incoming, observer, drain, between_events: true, ended: false })))
     }
@@ -104,10 +100,7 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let frame = match &mut this.kind {
             Kind::Ready(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),

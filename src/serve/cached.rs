@@ -37,8 +37,7 @@ pub(super) async fn answer(read: &Read, snapshot: &Arc<Snapshot>) -> Answer {
             None => Answer::Nothing(missing(&read.gvr, name, snapshot)),
         },
         Want::Collection { labels, fields, limit } => {
-            let selection =
-                Selection { scope: read.scope.clone(), labels: labels.clone(), fields: fields.clone() };
+            let selection = Selection { scope: read.scope.clone(), labels: labels.clone(), fields: fields.clone() };
             list(snapshot, selection, *limit).await
         }
         Want::Refusal(status) => Answer::Found(error::response(status)),

@@ -161,11 +161,7 @@ fn outgoing(request: Request<Incoming>, upgrade: Option<HeaderValue>, own_identi
         parts.headers.insert(header::UPGRADE, protocol);
     }
     parts.extensions = http::Extensions::new();
-    let body = if incoming.is_end_stream() {
-        RequestBody::Empty
-    } else {
-        RequestBody::Stream(incoming)
-    };
+    let body = if incoming.is_end_stream() { RequestBody::Empty } else { RequestBody::Stream(incoming) };
     Request::from_parts(parts, body)
 }
 

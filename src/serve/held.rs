@@ -109,7 +109,12 @@ impl Holds {
     }
 
     /// One wait; `Some` when the hold ends with it.
-    async fn wait(&self, reader: &Reader, (end, rv): (Instant, Option<ResourceVersion>), patience: Duration) -> Option<Held> {
+    async fn wait(
+        &self,
+        reader: &Reader,
+        (end, rv): (Instant, Option<ResourceVersion>),
+        patience: Duration,
+    ) -> Option<Held> {
         let limit = if rv.is_some() { end.min(Instant::now() + patience) } else { end };
         let waits = reader.wait(limit, |status| match (status.phase, rv) {
             (Phase::Syncing, _) => false,
@@ -137,9 +142,9 @@ impl Holds {
     }
 
     fn enter(&self) -> Option<Hold> {
-        let entered = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < self.max).then_some(count + 1)
-        });
+        let entered = self
+            .count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < self.max).then_some(count + 1));
         entered.ok().map(|_| Hold { count: self.count.clone() })
     }
 }

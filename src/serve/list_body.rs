@@ -4,11 +4,7 @@
 //! `crates.md` section 6) and yields after a bounded number of objects looked at, so that a selector that matches
 //! nothing in a large store holds up no other request.
 
-use std::{
-    collections::VecDeque,
-    ops::Bound,
-    sync::Arc,
-};
+use std::{collections::VecDeque, ops::Bound, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 

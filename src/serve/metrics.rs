@@ -115,9 +115,21 @@ impl Metrics {
             held_now: Gauge::default(),
             totals: Arc::default(),
         };
-        registry.register("requests", "Requests of clients, by who answered and why upstream had to", metrics.requests.clone());
-        registry.register("hold_duration_seconds", "Time reads were held before they were answered, forwarded or refused", metrics.hold_seconds.clone());
-        registry.register("cached_response_bytes", "Body bytes of responses from the cache", metrics.cached_bytes.clone());
+        registry.register(
+            "requests",
+            "Requests of clients, by who answered and why upstream had to",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "hold_duration_seconds",
+            "Time reads were held before they were answered, forwarded or refused",
+            metrics.hold_seconds.clone(),
+        );
+        registry.register(
+            "cached_response_bytes",
+            "Body bytes of responses from the cache",
+            metrics.cached_bytes.clone(),
+        );
         registry.register("held_requests", "Reads being held now", metrics.held_now.clone());
         metrics
     }
@@ -138,14 +150,7 @@ impl Metrics {
     }
 
     /// One request has its answer. `gvr` only where discovery knows it.
-    pub(super) fn answered(
-        &self,
-        verb: Verb,
-        read: bool,
-        gvr: Option<&Gvr>,
-        outcome: Outcome,
-        reason: &'static str,
-    ) {
+    pub(super) fn answered(&self, verb: Verb, read: bool, gvr: Option<&Gvr>, outcome: Outcome, reason: &'static str) {
         let total = match outcome {
             Outcome::Hit => &self.totals.hits,
             Outcome::Held => &self.totals.held,

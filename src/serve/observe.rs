@@ -18,7 +18,11 @@ use http::{HeaderMap, Method, StatusCode, header};
 
 use crate::{
     api::{
-        json::{frames::FrameDecoder, list::{ListError, Splitter}, object},
+        json::{
+            frames::FrameDecoder,
+            list::{ListError, Splitter},
+            object,
+        },
         protobuf,
         resource_version::ResourceVersion,
     },
@@ -273,7 +277,8 @@ fn seen(encoding: Encoding, body: &[u8]) -> Option<Seen> {
                 return None;
             }
             let rv = facts.resource_version.as_deref().and_then(|rv| rv.parse().ok());
-            let ended = facts.deletion_timestamp && !facts.finalizers && facts.deletion_grace_period_seconds.unwrap_or(0) == 0;
+            let ended =
+                facts.deletion_timestamp && !facts.finalizers && facts.deletion_grace_period_seconds.unwrap_or(0) == 0;
             Some(Seen { rv, ended, name: None })
         }
         Encoding::Protobuf => {

@@ -7,7 +7,11 @@ use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
 
 use crate::{
-    api::{gvr::{Gvr, Scope}, resource_version::ResourceVersion, status::Status},
+    api::{
+        gvr::{Gvr, Scope},
+        resource_version::ResourceVersion,
+        status::Status,
+    },
     lifecycle::{drain::DrainToken, tasks::Tasks},
     request::{
         caller::{Caller, Identity, Token},
@@ -348,13 +352,7 @@ impl Inner {
         reader.snapshot().filter(|snapshot| snapshot.rv >= shown)
     }
 
-    fn not_held(
-        &self,
-        refusal: Refusal,
-        reader: &Reader,
-        read: &Read,
-        begun: Instant,
-    ) -> Result<Answered, Reason> {
+    fn not_held(&self, refusal: Refusal, reader: &Reader, read: &Read, begun: Instant) -> Result<Answered, Reason> {
         self.parts.metrics.held_for(begun.elapsed());
         let progress = reader.progress();
         let seconds = progress.time_left().map_or(1, |left| left.as_secs().clamp(1, 30));
@@ -433,8 +431,8 @@ impl Inner {
                 if query.is_some_and(|query| query.contains("dryRun=All")) || subresource == Some("token") {
                     return None;
                 }
-                let opaque = verb == Verb::DeleteCollection
-                    || matches!(subresource, Some("eviction" | "binding" | "finalize"));
+                let opaque =
+                    verb == Verb::DeleteCollection || matches!(subresource, Some("eviction" | "binding" | "finalize"));
                 Act::Write { opaque }
             }
             Verb::Get if subresource.is_none() => Act::Get,

@@ -11,6 +11,7 @@ pub mod connection;
 pub mod limits;
 pub mod listener;
 mod metrics;
+mod service;
 pub mod tls;
 
 use std::{future::Future, net::SocketAddr};

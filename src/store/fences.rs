@@ -309,7 +309,8 @@ mod tests {
     #[test]
     fn a_contested_key_is_settled_by_movement_or_by_an_upstream_read() {
         let put = |rv: u64| {
-            let text = format!("{{\"metadata\":{{\"name\":\"x\",\"namespace\":\"a\",\"resourceVersion\":\"{rv}\"}}}}\n");
+            let text =
+                format!("{{\"metadata\":{{\"name\":\"x\",\"namespace\":\"a\",\"resourceVersion\":\"{rv}\"}}}}\n");
             let (key, object) = Object::from_stored(text.into_bytes().into_boxed_slice()).unwrap();
             Change::Put(key, object)
         };

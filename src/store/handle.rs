@@ -91,7 +91,8 @@ struct Shared {
 /// Makes an empty store in [`Phase::Syncing`].
 pub fn pair() -> (Writer, Reader) {
     let (status, receiver) = watch::channel(Status { phase: Phase::Syncing, rv: ResourceVersion(0) });
-    let shared = Arc::new(Shared { snapshot: ArcSwapOption::empty(), status, progress: Progress::new(), wanted: Notify::new() });
+    let shared =
+        Arc::new(Shared { snapshot: ArcSwapOption::empty(), status, progress: Progress::new(), wanted: Notify::new() });
     (
         Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, form: None },
         Reader { shared, status: receiver },
@@ -137,11 +138,7 @@ impl Writer {
     }
 
     /// Applies events in order and publishes once, at `rv`. An `rv` at or below the held one leaves the version as it is.
-    pub fn apply(
-        &mut self,
-        changes: impl IntoIterator<Item = Change>,
-        rv: ResourceVersion,
-    ) -> Result<(), Error> {
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>, rv: ResourceVersion) -> Result<(), Error> {
         for change in changes {
             match change {
                 Change::Put(key, object) => {

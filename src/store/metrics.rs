@@ -5,10 +5,7 @@
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{
-        MetricType,
-        gauge::ConstGauge,
-    },
+    metrics::{MetricType, gauge::ConstGauge},
 };
 
 use crate::api::gvr::Scope;

@@ -59,9 +59,7 @@ impl Object {
             return Err(ObjectError::Missing { name: String::new(), field: "metadata.name" });
         };
         let rv = match facts.resource_version.as_deref() {
-            Some(text) => {
-                text.parse().map_err(|source| ObjectError::Version { name: name.to_owned(), source })?
-            }
+            Some(text) => text.parse().map_err(|source| ObjectError::Version { name: name.to_owned(), source })?,
             None => {
                 return Err(ObjectError::Missing { name: name.to_owned(), field: "metadata.resourceVersion" });
             }

@@ -87,8 +87,7 @@ impl Registry {
 
     /// Figures of every store, ordered by name.
     pub fn summaries(&self) -> Vec<Summary> {
-        let mut all: Vec<_> =
-            self.stores.iter().map(|entry| summary(entry.key().clone(), entry.value())).collect();
+        let mut all: Vec<_> = self.stores.iter().map(|entry| summary(entry.key().clone(), entry.value())).collect();
         all.sort_by(|a, b| a.key.cmp(&b.key));
         all
     }

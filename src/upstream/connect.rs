@@ -66,10 +66,9 @@ impl Dial {
                 }
                 Ok(Self::Socks(socks))
             }
-            scheme => Err(format!(
-                "proxy-url has scheme {:?}; http and socks5 are supported",
-                scheme.unwrap_or_default()
-            )),
+            scheme => {
+                Err(format!("proxy-url has scheme {:?}; http and socks5 are supported", scheme.unwrap_or_default()))
+            }
         }
     }
 }

@@ -176,8 +176,7 @@ fn bookmark(bytes: &[u8]) -> Result<Bookmark, Error> {
 }
 
 fn error_event(bytes: &[u8]) -> Result<Event, Error> {
-    let status: Status =
-        serde_json::from_slice(bytes).map_err(|error| Error::Junk(format!("ERROR event: {error}")))?;
+    let status: Status = serde_json::from_slice(bytes).map_err(|error| Error::Junk(format!("ERROR event: {error}")))?;
     let retry_after = status.details.and_then(|details| details.retry_after_seconds).map(Duration::from_secs);
     Ok(Event::Error { code: status.code, message: status.message, retry_after })
 }

@@ -106,9 +106,11 @@ impl Driver {
     async fn pages(&mut self) -> Outcome {
         let _permit = self.loads.clone().acquire_owned().await.ok();
         let mut relist = self.writer.begin_relist();
+        self.metrics.reading();
         let (page_size, max_object) = (self.options.page_size, self.options.max_frame);
         let progress = self.writer.progress();
-        let loaded = list::pages(&self.client, &self.key, &self.kind, page_size, max_object, &mut relist, progress).await;
+        let loaded =
+            list::pages(&self.client, &self.key, &self.kind, page_size, max_object, &mut relist, progress).await;
         match loaded {
             Ok((form, rv)) => match self.commit(relist, form, rv) {
                 Ok(()) => Outcome::Loaded(rv),
@@ -125,8 +127,11 @@ impl Driver {
                 let permit = self.loads.clone().acquire_owned().await.ok();
                 Course { relist: Some(self.writer.begin_relist()), permit, at: None, warnings: Vec::new() }
             }
-            Start::After(rv) | Start::Progress(rv) => Course { relist: None, permit: None, at: Some(rv), warnings: Vec::new() },
+            Start::After(rv) | Start::Progress(rv) => {
+                Course { relist: None, permit: None, at: Some(rv), warnings: Vec::new() }
+            }
         };
+        self.metrics.reading();
         let opened = watch::open(&self.client, &self.key, start).await;
         let Stream { response, idle } = match opened {
             Ok(stream) => stream,

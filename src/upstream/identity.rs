@@ -24,7 +24,7 @@ pub enum Source {
     File(PathBuf),
     /// The service account mounted into the pod.
     InCluster,
-    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`.
+    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`; without any of these files the pod's service account.
     Default,
 }
 
@@ -61,15 +61,13 @@ pub enum Error {
         message: String,
     },
     /// The kubeconfig is forebay's own.
-    #[error(
-        "upstream kubeconfig {place} was written by forebay itself; name the cluster's own with --kubeconfig"
-    )]
+    #[error("upstream kubeconfig {place} was written by forebay itself; name the cluster's own with --kubeconfig")]
     OwnKubeconfig {
         /// Its path.
         place: String,
     },
     /// Not in a pod, or without a service account.
-    #[error("not in a cluster ({message}); name a kubeconfig with --kubeconfig")]
+    #[error("no kubeconfig found, and not in a cluster ({message}); name a kubeconfig with --kubeconfig")]
     InCluster {
         /// What is missing.
         message: String,
@@ -114,6 +112,9 @@ impl Identity {
         let (place, kubeconfig) = match source {
             Source::InCluster => return Self::in_cluster(),
             Source::File(path) => (path.display().to_string(), read(path)?),
+            Source::Default if default_files().iter().all(|file| !file.exists()) => {
+                return Self::in_cluster();
+            }
             Source::Default => {
                 let place = "from KUBECONFIG or ~/.kube/config".to_owned();
                 let read = Kubeconfig::read().map_err(|error| kubeconfig_error(&place, &error))?;
@@ -150,8 +151,7 @@ impl Identity {
     }
 
     fn in_cluster() -> Result<Self, Error> {
-        let config = Config::incluster_env()
-            .map_err(|error| Error::InCluster { message: chain(&error) })?;
+        let config = Config::incluster_env().map_err(|error| Error::InCluster { message: chain(&error) })?;
         let names = Names {
             context: "in-cluster".into(),
             cluster: "in-cluster".into(),
@@ -173,9 +173,7 @@ impl Error {
                 out.status,
                 String::from_utf8_lossy(&out.stderr).trim()
             ),
-            kube::Error::Auth(AuthError::AuthExecParse(_)) => {
-                "exec plugin printed no ExecCredential".to_owned()
-            }
+            kube::Error::Auth(AuthError::AuthExecParse(_)) => "exec plugin printed no ExecCredential".to_owned(),
             _ => chain(&error),
         };
         Self::Credentials { message }
@@ -186,6 +184,17 @@ impl Error {
             kube::Error::Auth(_) => Self::credentials(error),
             _ => Self::Tls { message: chain(&error) },
         }
+    }
+}
+
+/// The files of [`Source::Default`], whether they exist or not.
+pub fn default_files() -> Vec<PathBuf> {
+    let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let listed: Vec<_> = std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).collect();
+    if listed.is_empty() {
+        std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect()
+    } else {
+        listed
     }
 }
 
@@ -248,8 +257,7 @@ mod tests {
     #[tokio::test]
     async fn names_are_kept_and_the_proxy_is_the_kubeconfigs() {
         let identity = load(GOOD, None).await.unwrap();
-        let want =
-            Names { context: "c".into(), cluster: "k".into(), user: "u".into(), namespace: Some("n".into()) };
+        let want = Names { context: "c".into(), cluster: "k".into(), user: "u".into(), namespace: Some("n".into()) };
         assert_eq!(identity.names, want);
         assert_eq!(identity.config.proxy_url.unwrap().to_string(), "http://127.0.0.1:2/");
     }
@@ -264,7 +272,11 @@ mod tests {
             (GOOD.to_owned(), Some("x"), vec!["no context \"x\"", "\"c\""]),
             (GOOD.replace("name: k", "name: z"), None, vec!["cluster \"k\""]),
             (GOOD.replace("name: u,", "name: z,"), None, vec!["user \"u\""]),
-            (format!("{GOOD}extensions: [{{name: forebay.dev/proxy, extension: {{}}}}]\n"), None, vec!["forebay itself"]),
+            (
+                format!("{GOOD}extensions: [{{name: forebay.dev/proxy, extension: {{}}}}]\n"),
+                None,
+                vec!["forebay itself"],
+            ),
             ("clusters: [oops: {".to_owned(), None, vec!["upstream kubeconfig"]),
             (GOOD.replace("https://127.0.0.1:1", "::nonsense::"), None, vec!["upstream kubeconfig"]),
         ] {

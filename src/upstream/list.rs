@@ -90,15 +90,16 @@ pub(super) async fn pages(
             progress.add_loaded((relist.len() - before) as u64);
         }
         let envelope = splitter.finish()?;
+        if envelope.is_status() {
+            return Err(junk("a Status instead of a list".to_owned()).into());
+        }
         if first.is_none() {
             if let Some(remaining) = envelope.remaining_item_count {
                 progress.expect(relist.len() as u64 + remaining);
             }
-            let rv = envelope.resource_version.parse().map_err(
-                |error: crate::api::resource_version::NotANumber| {
-                    PageError::Object(decoder::Error::NotNumbers(format!("list: {error}")))
-                },
-            )?;
+            let rv = envelope.resource_version.parse().map_err(|error: crate::api::resource_version::NotANumber| {
+                PageError::Object(decoder::Error::NotNumbers(format!("list: {error}")))
+            })?;
             let mut form = ListForm::new(envelope.kind, item_kind, envelope.api_version, envelope.custom);
             form.warnings = warnings;
             first = Some((form, rv));
@@ -124,10 +125,7 @@ pub(super) async fn list_kind(client: &Client, key: &StoreKey) -> Result<String,
         kind: String,
     }
     // One key that can't exist, from upstream's cache: some hundred bytes.
-    let path = format!(
-        "{}?fieldSelector=metadata.name%3Dforebay-probe-&resourceVersion=0",
-        key.gvr.path(&key.scope)
-    );
+    let path = format!("{}?fieldSelector=metadata.name%3Dforebay-probe-&resourceVersion=0", key.gvr.path(&key.scope));
     let (_, body) = client.get_all(LIST, &key.gvr, &path, JSON).await?;
     let list: Kind = serde_json::from_slice(&body).map_err(|error| junk(error.to_string()))?;
     Ok(list.kind)
@@ -149,7 +147,6 @@ pub(super) async fn count(client: &Client, key: &StoreKey) -> Option<u64> {
     let list: List = serde_json::from_slice(&body).ok()?;
     Some(list.metadata.remaining_item_count? + 1)
 }
-
 
 fn junk(message: String) -> Error {
     Error::Junk { what: LIST, message }

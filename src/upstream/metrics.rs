@@ -1,6 +1,12 @@
 //! What upstream is asked and what it sends: requests and their latency, events, relists by reason.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -21,6 +27,7 @@ pub struct Metrics {
     latency: Family<KindLabels, Histogram, fn() -> Histogram>,
     events: Family<EventLabels, Counter>,
     relists: Family<RelistLabels, Counter>,
+    own_reads: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,11 +74,24 @@ impl Metrics {
             latency: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16))),
             events: Family::default(),
             relists: Family::default(),
+            own_reads: Arc::default(),
         };
-        registry.register("upstream_requests", "Requests sent to upstream, by what they were for and the status code (or the reason there was none)", metrics.requests.clone());
-        registry.register("upstream_request_duration_seconds", "Time until the head of upstream's answer", metrics.latency.clone());
+        registry.register(
+            "upstream_requests",
+            "Requests sent to upstream, by what they were for and the status code (or the reason there was none)",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "upstream_request_duration_seconds",
+            "Time until the head of upstream's answer",
+            metrics.latency.clone(),
+        );
         registry.register("store_events", "Watch events applied to stores", metrics.events.clone());
-        registry.register("store_relists", "Complete loads of a store, by what made them necessary", metrics.relists.clone());
+        registry.register(
+            "store_relists",
+            "Complete loads of a store, by what made them necessary",
+            metrics.relists.clone(),
+        );
         metrics
     }
 
@@ -79,6 +99,16 @@ impl Metrics {
     pub fn requested(&self, kind: &'static str, code: &str, took: Duration) {
         self.requests.get_or_create(&RequestLabels { kind, code: code.to_owned() }).inc();
         self.latency.get_or_create(&KindLabels { kind }).observe(took.as_secs_f64());
+    }
+
+    /// Lists, streaming lists and watches that forebay has sent for its own stores.
+    pub fn own_reads(&self) -> u64 {
+        self.own_reads.load(Ordering::Relaxed)
+    }
+
+    /// A list or watch of our own goes out.
+    pub(super) fn reading(&self) {
+        self.own_reads.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn relisting(&self, gvr: &Gvr, reason: &'static str) {

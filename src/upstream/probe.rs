@@ -33,10 +33,10 @@ struct Meta {
 pub async fn consistent_rv(client: &Client, gvr: &Gvr, scope: &Scope) -> Result<ResourceVersion, Error> {
     let path = format!("{}?fieldSelector=metadata.name%3D{NOBODY}", gvr.path(scope));
     let (_, body) = client.get_all(WHAT, gvr, &path, "application/json").await?;
-    let list: List = serde_json::from_slice(&body)
-        .map_err(|error| Error::Junk { what: WHAT, message: error.to_string() })?;
-    list.metadata
-        .resource_version
-        .parse()
-        .map_err(|error: crate::api::resource_version::NotANumber| Error::Junk { what: WHAT, message: error.to_string() })
+    let list: List =
+        serde_json::from_slice(&body).map_err(|error| Error::Junk { what: WHAT, message: error.to_string() })?;
+    list.metadata.resource_version.parse().map_err(|error: crate::api::resource_version::NotANumber| Error::Junk {
+        what: WHAT,
+        message: error.to_string(),
+    })
 }

@@ -293,7 +293,8 @@ async fn throughput() {
     let begin = tokio::time::Instant::now();
     server.world().fill_deployments(100, 100_000).unwrap();
     println!("filled in {:?}", begin.elapsed());
-    let stream = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
+    let stream =
+        "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
     for client in [h1, Client::new(&server, true)] {
         for query in ["", stream] {
             let begin = tokio::time::Instant::now();

@@ -1,0 +1,18 @@
+//! Where a connection's requests enter the proxy.
+
+use std::future::Future;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+
+use crate::serve::{Body, Proxy};
+
+use super::Handler;
+
+impl Handler for Proxy {
+    type Body = Body;
+
+    fn handle(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send {
+        Proxy::handle(self, request)
+    }
+}
