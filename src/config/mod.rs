@@ -136,6 +136,20 @@ impl Loopback {
     }
 }
 
+/// Parses Go's duration syntax (`60s`, `1m30s`), for flags that belong to a command and not to the configuration.
+///
+/// # Errors
+///
+/// What was expected instead.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse::duration(text)
+}
+
+/// Prints a duration as Go does: `1m0s`.
+pub fn format_duration(duration: Duration) -> String {
+    parse::format_duration(duration)
+}
+
 fn go_duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&parse::format_duration(*duration))
 }

@@ -90,8 +90,7 @@ fn argument(setting: &'static Setting) -> clap::Arg {
         .long(setting.name)
         .value_name(setting.value)
         .help(help)
-        .help_heading(setting.section)
-        .allow_hyphen_values(true);
+        .help_heading(setting.section);
     let argument = if setting.name == "v" { argument.short('v') } else { argument };
     if setting.many { argument.action(clap::ArgAction::Append) } else { argument }
 }

@@ -48,16 +48,24 @@ struct Klog {
 ///
 /// When one is installed already.
 pub fn init(format: Format, verbosity: u8) -> Result<(), TryInitError> {
-    subscriber(format, verbosity, io::stderr).try_init()
+    subscriber(format, filter(verbosity), io::stderr).try_init()
+}
+
+/// Installs a log of warnings and errors alone, for commands that share the terminal with someone else's output.
+///
+/// # Errors
+///
+/// When one is installed already.
+pub fn init_quiet(format: Format) -> Result<(), TryInitError> {
+    subscriber(format, Targets::new().with_default(LevelFilter::WARN), io::stderr).try_init()
 }
 
 /// A subscriber that writes to `writer`.
-fn subscriber<W>(format: Format, verbosity: u8, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(format: Format, filter: Targets, writer: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
-    let filter = filter(verbosity);
     match format {
         Format::Text => {
             let layer = layer.event_format(Klog { pid: std::process::id() }).fmt_fields(DefaultFields::new());
@@ -209,7 +217,7 @@ mod tests {
     fn logged(format: Format, verbosity: u8, emit: impl FnOnce()) -> String {
         let buffer = Buffer::default();
         let writer = buffer.clone();
-        tracing::subscriber::with_default(subscriber(format, verbosity, move || writer.clone()), emit);
+        tracing::subscriber::with_default(subscriber(format, filter(verbosity), move || writer.clone()), emit);
         let bytes = buffer.0.lock().clone();
         String::from_utf8(bytes).expect("utf-8")
     }
