@@ -13,8 +13,7 @@ use anyhow::Context;
 use super::{
     Exit,
     child::{self, Child},
-    proxy::{self, Proxy},
-    report,
+    proxy, report,
     run::log_format,
 };
 use crate::{

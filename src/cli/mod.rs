@@ -7,7 +7,6 @@
 mod child;
 pub mod demo;
 mod exec;
-pub mod kubeconfig_file;
 mod proxy;
 pub mod report;
 mod run;

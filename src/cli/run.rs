@@ -1,7 +1,8 @@
 //! `forebay run`: the proxy in the foreground.
 
-use super::{Exit, VERSION, proxy};
+use super::{Exit, VERSION};
 use crate::{
+    app,
     config::{Config, Environment, Flags, TextOrJson},
     telemetry::logging,
 };
@@ -43,7 +44,7 @@ impl Run {
         logging::init(log_format(&config), config.v).map_err(|error| Exit::Failure(error.into()))?;
         let effective = serde_json::to_string(&config).unwrap_or_default();
         tracing::info!(version = VERSION, config = effective, "forebay starts");
-        proxy::run(config).await.map_err(Exit::Failure)
+        app::run(config).await.map_err(Exit::Failure)
     }
 }
 
