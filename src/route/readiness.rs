@@ -25,6 +25,8 @@ pub enum Readiness {
     Sync,
     /// The event of a write this client has seen is on its way: wait until the store has reached this version.
     Reach(ResourceVersion),
+    /// A write's response is just passing: wait for its end, then look again.
+    Settle,
     /// Upstream answers.
     Forward(Reason),
 }
@@ -35,6 +37,7 @@ pub fn readiness(status: Status, fence: Fence) -> Readiness {
         Phase::Syncing | Phase::Stopped => Readiness::Sync,
         Phase::Refused(_) => Readiness::Forward(Reason::Refused),
         Phase::Unservable(_) => Readiness::Forward(Reason::Unservable),
+        Phase::Synced if fence.view.passing => Readiness::Settle,
         Phase::Synced if fence.view.in_doubt => Readiness::Forward(Reason::WriteInDoubt),
         Phase::Synced if status.rv < fence.view.upstream_until => Readiness::Forward(Reason::Behind),
         Phase::Synced if status.rv < fence.view.wait_for => Readiness::Reach(fence.view.wait_for),
@@ -57,6 +60,7 @@ mod tests {
         let at = |view| Fence { view, contested: false };
         let wait = at(View { wait_for: rv(9), ..View::default() });
         let doubt = at(View { in_doubt: true, ..View::default() });
+        let passing = at(View { passing: true, in_doubt: true, ..View::default() });
         let until = at(View { upstream_until: rv(9), ..View::default() });
         let contested = Fence { contested: true, ..free };
         let forward = Readiness::Forward;
@@ -69,6 +73,7 @@ mod tests {
             (Phase::Synced, 5, free, Readiness::Now),
             (Phase::Synced, 8, wait, Readiness::Reach(rv(9))),
             (Phase::Synced, 9, wait, Readiness::Now),
+            (Phase::Synced, 99, passing, Readiness::Settle),
             (Phase::Synced, 99, doubt, forward(Reason::WriteInDoubt)),
             (Phase::Synced, 8, until, forward(Reason::Behind)),
             (Phase::Synced, 9, until, Readiness::Now),

@@ -93,6 +93,13 @@ impl Holds {
                     let limit = *fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout);
                     (limit.min(deadline), Some(rv))
                 }
+                (Readiness::Settle, _) => {
+                    let limit = *fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout);
+                    if fence.settled(limit.min(deadline)).await {
+                        continue;
+                    }
+                    return Held::Forward(Reason::WriteInDoubt);
+                }
                 (Readiness::Sync | Readiness::Now, _) => (deadline, None),
             };
             if hold.is_none() {

@@ -4,8 +4,8 @@
 //! one must be seen through the others. It has three parts:
 //!
 //! 1. `wait_for`: the highest version a response carried. A read waits for the store to reach it (read your writes).
-//! 2. doubt: a write's response is passing, or carried no version. Reads go upstream until a consistent probe that
-//!    started after the response has told a version, and the store has reached that one. A forwarded list raises the
+//! 2. doubt: while a write's response is passing, reads wait for its end. If it carried no version, they go upstream
+//!    until a consistent probe that started after the response has told a version, and the store has reached that one. A forwarded list raises the
 //!    same mark, since its version is upstream's position and not an event of this resource.
 //! 3. contested keys: a client has just lost a conflict over this key, or was told it is gone. The next read must not
 //!    show what the client lost with: it goes upstream until the store has moved or an upstream read has settled it.
@@ -25,6 +25,10 @@ use std::{
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use crate::api::{gvr::Gvr, resource_version::ResourceVersion};
 
@@ -45,6 +49,7 @@ pub struct Fences {
 pub struct Fence {
     shown: Arc<AtomicU64>,
     state: Mutex<State>,
+    settled: Notify,
 }
 
 /// What a read must respect.
@@ -52,13 +57,15 @@ pub struct Fence {
 pub struct View {
     /// The store must have reached this version; worth waiting for, since its event is on the way.
     pub wait_for: ResourceVersion,
+    /// A write's response is passing: in a moment it will be known what a read must wait for.
+    pub passing: bool,
     /// A write's effect is unknown: nothing but upstream can answer.
     pub in_doubt: bool,
     /// The store must have reached this version; not worth waiting for, since no event need ever carry it.
     pub upstream_until: ResourceVersion,
 }
 
-/// A write whose response is passing. Reads of its resource go upstream until it is settled; dropped unsettled (the
+/// A write whose response is passing. Reads of its resource wait until it is settled; dropped unsettled (the
 /// client has gone, the body broke off), it leaves the resource in doubt.
 #[derive(Debug)]
 #[must_use]
@@ -96,7 +103,7 @@ impl Fences {
         if let Some(fence) = self.by_resource.get(&key) {
             return fence.value().clone();
         }
-        let fence = || Arc::new(Fence { shown: self.shown.clone(), state: Mutex::default() });
+        let fence = || Arc::new(Fence { shown: self.shown.clone(), state: Mutex::default(), settled: Notify::new() });
         self.by_resource.entry(key).or_insert_with(fence).value().clone()
     }
 
@@ -125,7 +132,8 @@ impl Fence {
         let state = self.state.lock();
         View {
             wait_for: state.wait_for,
-            in_doubt: state.passing > 0 || state.doubts > state.cleared,
+            passing: state.passing > 0,
+            in_doubt: state.doubts > state.cleared,
             upstream_until: state.upstream_until,
         }
     }
@@ -149,6 +157,19 @@ impl Fence {
     pub fn passing(self: &Arc<Self>) -> Passing {
         self.state.lock().passing += 1;
         Passing { fence: self.clone(), settled: false }
+    }
+
+    /// Waits until no write's response is passing, or the deadline has come. Tells whether none is.
+    pub async fn settled(&self, deadline: Instant) -> bool {
+        loop {
+            let settled = self.settled.notified();
+            if self.state.lock().passing == 0 {
+                return true;
+            }
+            if timeout_at(deadline, settled).await.is_err() {
+                return false;
+            }
+        }
     }
 
     /// Takes the duty to probe, if the resource is in doubt and nobody has it. Gives what the probe will clear.
@@ -248,7 +269,14 @@ impl Drop for Passing {
         if !self.settled {
             self.fence.doubt();
         }
-        self.fence.state.lock().passing -= 1;
+        let passing = {
+            let mut state = self.fence.state.lock();
+            state.passing -= 1;
+            state.passing
+        };
+        if passing == 0 {
+            self.fence.settled.notify_waiters();
+        }
     }
 }
 
@@ -277,16 +305,27 @@ mod tests {
     }
 
     #[test]
-    fn a_passing_write_sends_reads_upstream_until_it_is_settled() {
+    fn a_passing_write_is_in_the_way_until_it_is_settled() {
         let (_, fence) = fence();
         let first = fence.passing();
         let second = fence.passing();
-        assert!(fence.view().in_doubt);
+        assert!(fence.view().passing);
         first.raised(ResourceVersion(9));
-        assert!(fence.view().in_doubt);
+        assert!(fence.view().passing);
         second.unchanged();
         assert_eq!(fence.view(), View { wait_for: ResourceVersion(9), ..View::default() });
         assert_eq!(fence.claim_probe(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_waits_for_the_end_of_a_passing_response() {
+        let (_, fence) = fence();
+        let soon = || Instant::now() + std::time::Duration::from_millis(100);
+        assert!(fence.settled(soon()).await);
+        let passing = fence.passing();
+        assert!(!fence.settled(soon()).await);
+        let (settled, ()) = tokio::join!(fence.settled(soon()), async { passing.raised(ResourceVersion(3)) });
+        assert!(settled && fence.view().wait_for == ResourceVersion(3));
     }
 
     #[test]

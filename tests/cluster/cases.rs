@@ -243,7 +243,7 @@ async fn credentials_stay_out_of_logs_and_metrics() {
     let plane = ControlPlane::shared();
     let namespace = plane.namespace("sec07").await;
     let user = plane.user(Role::Editor);
-    let forebay = Forebay::start_with(&plane.kubeconfig(&user), &["--log-level=trace"]).await;
+    let forebay = Forebay::start_with(&plane.kubeconfig(&user), &["--v=10"]).await;
     let client = forebay.client().await;
     let secrets = in_namespace("/api/v1/secrets", &namespace);
     let body = object("v1", "Secret", "s", json!({"stringData": {"k": "marker-of-a-secret"}}));
