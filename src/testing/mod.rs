@@ -24,6 +24,7 @@
 pub mod apiserver;
 mod body;
 pub mod call;
+pub mod controller;
 mod discovery;
 pub mod gate;
 pub mod json;

@@ -172,6 +172,11 @@ impl Resource {
         Self::custom("example.com", "v1", "widgets", "Widget").list_kind("WidgetCollection")
     }
 
+    /// `work.karmada.io/v1alpha2/resourcebindings`: what karmada-controller-manager has in its queue after a restart.
+    pub fn resource_bindings() -> Self {
+        Self::custom("work.karmada.io", "v1alpha2", "resourcebindings", "ResourceBinding").short_names(&["rb"])
+    }
+
     /// The resources every server starts with unless told otherwise.
     pub fn usual() -> Vec<Self> {
         vec![

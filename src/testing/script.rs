@@ -125,6 +125,7 @@ pub(super) struct Latch {
 #[derive(Clone)]
 enum Action {
     Delay(Duration),
+    DelayBetween(Duration, Duration),
     Hold(Arc<Latch>),
     Reply(Reply),
     Reset,
@@ -318,6 +319,10 @@ impl Plan {
     fn add(&mut self, action: Action) {
         match action {
             Action::Delay(by) => self.before.push(Before::Delay(by)),
+            Action::DelayBetween(least, most) => {
+                let by = least + most.saturating_sub(least).mul_f64(rand::random());
+                self.before.push(Before::Delay(by));
+            }
             Action::Hold(latch) => self.before.push(Before::Hold(latch)),
             Action::Reply(reply) => {
                 self.reply.get_or_insert(reply);
@@ -356,6 +361,11 @@ impl On {
     /// Waits before answering.
     pub fn delay(self, by: Duration) -> Rule {
         self.rule(Action::Delay(by))
+    }
+
+    /// Waits before answering, each time for some time between the two, as a network and a busy server would.
+    pub fn delay_between(self, least: Duration, most: Duration) -> Rule {
+        self.rule(Action::DelayBetween(least, most))
     }
 
     /// Holds requests before their answer's head until they are released.
