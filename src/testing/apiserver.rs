@@ -4,30 +4,21 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
+    sync::Arc,
     time::Duration,
 };
 
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use parking_lot::{Mutex, RwLock};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
-    time::timeout,
-};
+use parking_lot::RwLock;
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    connection::{self, Connection, Connections},
     log::RequestLog,
+    matching::Match,
     resource::Resource,
-    script::{Match, On, Script},
+    script::{On, Script},
     service::Shared,
     tls::{Identity, TlsError},
     watch::{Registry, Watches},
@@ -77,37 +68,12 @@ pub(super) struct Settings {
     pub(super) bookmark_every: Duration,
 }
 
-/// One connection, so that it can be killed.
-pub(super) struct Connection {
-    pub(super) id: u64,
-    kill: CancellationToken,
-    goaway: CancellationToken,
-}
-
 #[derive(Clone)]
 struct Names {
     context: String,
     cluster: String,
     user: String,
     namespace: Option<String>,
-}
-
-#[derive(Clone, Default)]
-struct Connections {
-    next: Arc<AtomicU64>,
-    open: Arc<Mutex<Vec<Arc<Connection>>>>,
-}
-
-/// Takes a connection off the list when it ends, however it ends.
-struct Listed {
-    connections: Connections,
-    connection: Arc<Connection>,
-}
-
-/// A socket that is reset, not closed, once its connection is killed.
-struct Socket {
-    stream: TcpStream,
-    kill: CancellationToken,
 }
 
 // === impl ApiServer ===
@@ -224,22 +190,22 @@ impl ApiServer {
 
     /// How many connections are open.
     pub fn connections(&self) -> usize {
-        self.connections.open.lock().len()
+        self.connections.count()
     }
 
     /// How many connections were accepted since the start.
     pub fn accepted(&self) -> u64 {
-        self.connections.next.load(Ordering::Relaxed)
+        self.connections.accepted()
     }
 
     /// Resets every open connection (RST).
     pub fn reset_connections(&self) {
-        self.connections.open.lock().iter().for_each(|c| c.reset());
+        self.connections.each(Connection::reset);
     }
 
     /// Asks every open connection to finish: GOAWAY on HTTP/2, `Connection: close` on HTTP/1.1.
     pub fn go_away(&self) {
-        self.connections.open.lock().iter().for_each(|c| c.goaway.cancel());
+        self.connections.each(Connection::go_away);
     }
 }
 
@@ -353,145 +319,8 @@ impl Builder {
         });
         let (stop, connections) = (CancellationToken::new(), Connections::default());
         let acceptor = identity.as_ref().map(|i| TlsAcceptor::from(i.config.clone()));
-        let serving = accept(listener, acceptor, shared.clone(), connections.clone(), stop.clone());
+        let serving = connection::accept(listener, acceptor, shared.clone(), connections.clone(), stop.clone());
         tokio::spawn(stop.clone().run_until_cancelled_owned(serving));
         Ok(ApiServer { shared, addr, ca_pem: identity.map(|i| i.ca_pem), names: self.names, connections, stop })
-    }
-}
-
-async fn accept(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    shared: Arc<Shared>,
-    connections: Connections,
-    stop: CancellationToken,
-) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: there will be some again.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        // Only latency depends on it.
-        let _ = stream.set_nodelay(true);
-        let listed = connections.enter();
-        let served = serve(stream, tls.clone(), shared.clone(), listed);
-        tokio::spawn(stop.clone().run_until_cancelled_owned(served));
-    }
-}
-
-async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>, listed: Listed) {
-    let connection = listed.connection.clone();
-    let socket = Socket { stream, kill: connection.kill.clone() };
-    let killed = connection.kill.clone();
-    let served = async {
-        match tls {
-            Some(acceptor) => {
-                let Ok(Ok(stream)) = timeout(Duration::from_secs(10), acceptor.accept(socket)).await else { return };
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                speak(stream, h2, shared, connection).await;
-            }
-            None => speak(socket, false, shared, connection).await,
-        }
-    };
-    killed.run_until_cancelled(served).await;
-}
-
-async fn speak<S>(stream: S, h2: bool, shared: Arc<Shared>, connection: Arc<Connection>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let goaway = connection.goaway.clone();
-    let service = service_fn(move |request| shared.clone().handle(request, connection.clone()));
-    let io = TokioIo::new(stream);
-    // A connection that ends with an error has ended: the client sees it, nobody here needs to.
-    if h2 {
-        let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        server.timer(TokioTimer::new()).max_concurrent_streams(1_000).max_header_list_size(1 << 20);
-        server.initial_stream_window_size(4 << 20).initial_connection_window_size(4 << 20).max_send_buf_size(1 << 20);
-        let mut serving = std::pin::pin!(server.serve_connection(io, service));
-        tokio::select! {
-            _ = serving.as_mut() => return,
-            () = goaway.cancelled() => serving.as_mut().graceful_shutdown(),
-        }
-        let _ = serving.await;
-    } else {
-        let mut server = hyper::server::conn::http1::Builder::new();
-        server.max_headers(1_024);
-        let mut serving = std::pin::pin!(server.serve_connection(io, service).with_upgrades());
-        tokio::select! {
-            _ = serving.as_mut() => return,
-            () = goaway.cancelled() => serving.as_mut().graceful_shutdown(),
-        }
-        let _ = serving.await;
-    }
-}
-
-// === impl Connection ===
-
-impl Connection {
-    /// Kills it with a reset.
-    pub(super) fn reset(&self) {
-        self.kill.cancel();
-    }
-}
-
-// === impl Connections ===
-
-impl Connections {
-    fn enter(&self) -> Listed {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection { id, kill: CancellationToken::new(), goaway: CancellationToken::new() });
-        self.open.lock().push(connection.clone());
-        Listed { connections: self.clone(), connection }
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        self.connections.open.lock().retain(|c| c.id != self.connection.id);
-    }
-}
-
-// === impl Socket ===
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if self.kill.is_cancelled() {
-            // If it fails the connection is closed instead of reset.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
     }
 }

@@ -16,12 +16,18 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::watch,
-    time::{sleep, timeout},
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::log::TimedOut;
+
+/// Size of the pieces data passes in.
+const PIECE: usize = 64 * 1024;
+
+/// Pieces on their way per direction, while they are delayed.
+const IN_FLIGHT: usize = 256;
 
 /// A gate on a port of 127.0.0.1. It closes, and drops its connections, when dropped.
 pub struct Gate {
@@ -81,7 +87,7 @@ impl Gate {
         self.addr
     }
 
-    /// Delays every piece of data by this much, in both directions; zero turns it off.
+    /// Delivers data this much later, in both directions; zero turns it off. Throughput stays as it is.
     pub fn delay(&self, by: Duration) {
         self.shared.mode.send_modify(|m| m.delay = by);
     }
@@ -204,32 +210,38 @@ impl Shared {
         }
     }
 
-    async fn copy(
-        &self,
-        mut from: impl AsyncRead + Unpin,
-        mut to: impl AsyncWrite + Unpin,
-        count: &AtomicU64,
-    ) -> Option<()> {
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let n = from.read(&mut buffer).await.ok().filter(|n| *n > 0);
-            let mode = *self.mode.borrow();
-            let Some(n) = n else {
-                if !mode.black_hole {
-                    // The other side may be gone already.
-                    let _ = to.shutdown().await;
+    /// Reads and writes apart, so that a delay shifts a stream in time and does not throttle it.
+    async fn copy(&self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, count: &AtomicU64) {
+        let (tx, mut rx) = mpsc::channel::<(Instant, Vec<u8>)>(IN_FLIGHT);
+        let reading = async move {
+            let mut buffer = vec![0; PIECE];
+            loop {
+                let n = from.read(&mut buffer).await.unwrap_or(0);
+                let mode = *self.mode.borrow();
+                if mode.black_hole && n > 0 {
+                    continue;
                 }
-                return None;
-            };
-            if mode.black_hole {
-                continue;
+                if mode.black_hole {
+                    // The end vanishes as well: the other side learns it when the hole closes.
+                    let _ = self.mode.subscribe().wait_for(|m| !m.black_hole).await;
+                }
+                if n == 0 || tx.send((Instant::now() + mode.delay, buffer[..n].to_vec())).await.is_err() {
+                    return;
+                }
             }
-            if !mode.delay.is_zero() {
-                sleep(mode.delay).await;
+        };
+        let writing = async move {
+            while let Some((due, bytes)) = rx.recv().await {
+                sleep_until(due).await;
+                if to.write_all(&bytes).await.is_err() {
+                    return;
+                }
+                count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
-            to.write_all(&buffer[..n]).await.ok()?;
-            count.fetch_add(n as u64, Ordering::Relaxed);
-        }
+            // The other side may be gone already.
+            let _ = to.shutdown().await;
+        };
+        tokio::join!(reading, writing);
     }
 }
 

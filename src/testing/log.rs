@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     call::{Call, Verb},
-    script::Match,
+    matching::Match,
 };
 
 /// One request as it arrived.

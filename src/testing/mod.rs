@@ -24,12 +24,15 @@
 pub mod apiserver;
 mod body;
 pub mod call;
+mod collection;
+mod connection;
 pub mod controller;
 mod discovery;
 pub mod gate;
 pub mod json;
 mod list;
 pub mod log;
+pub mod matching;
 mod negotiate;
 pub mod objects;
 mod options;
@@ -40,6 +43,7 @@ mod service;
 mod status;
 mod synthetic;
 mod tls;
+mod tunnel;
 mod watch;
 pub mod world;
 mod write;
@@ -49,10 +53,9 @@ pub use call::Verb;
 pub use gate::Gate;
 pub use json::Node;
 pub use log::{Predicate, RequestLog, Seen, TimedOut};
+pub use matching::{Match, any, create, delete, discovery, get, list, named_path, patch, read, update, watch, write};
 pub use resource::Resource;
-pub use script::{
-    Hold, Match, On, Rule, any, create, delete, discovery, get, list, named_path, patch, read, update, watch, write,
-};
+pub use script::{Hold, On, Rule};
 pub use watch::Watches;
 pub use world::{Backup, World, WriteError};
 

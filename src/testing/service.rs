@@ -10,9 +10,10 @@ use parking_lot::RwLock;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    apiserver::{Connection, Settings},
+    apiserver::Settings,
     body::{Body, Broken},
     call::{Call, Verb},
+    connection::Connection,
     discovery,
     list::{self, Page},
     log::{RequestLog, Seen},
@@ -22,6 +23,7 @@ use super::{
     resource::Resource,
     script::{Before, Plan, Script},
     status::Status,
+    tunnel,
     watch::{Registry, Stream},
     world::World,
     write,
@@ -56,7 +58,7 @@ impl Shared {
     /// Answers one request. An error ends the connection (HTTP/2: the stream).
     pub(super) async fn handle(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         connection: Arc<Connection>,
     ) -> Result<Response<Body>, Broken> {
         let seen = Arc::new(self.seen(&request, &connection));
@@ -71,6 +73,15 @@ impl Shared {
         if plan.reset {
             connection.reset();
             return Err(Broken);
+        }
+        if tunnel::is_tunnel(&seen.call) && plan.reply.is_none() && self.is_allowed(&seen) {
+            match tunnel::switch(&mut request) {
+                Ok(response) => {
+                    let _ = seen.answered.set(response.status().as_u16());
+                    return Ok(response);
+                }
+                Err(status) => return Ok(respond(Answer::status(&status, &mut plan), &seen, &plan)),
+            }
         }
         let answer = match self.answer(&seen, &mut plan, request).await {
             Ok(answer) => answer,
@@ -128,6 +139,11 @@ impl Shared {
                 let form = negotiate::form(&seen.headers, Wanted::Object, &resource)?;
                 let bytes = list::get(&self.world, call, &resource.gvr, form).await?;
                 Ok(Answer::json(200, bytes, std::mem::take(&mut plan.body)))
+            }
+            Verb::Get if call.subresource == "log" && *resource.gvr.resource == *"pods" => {
+                let (sink, body) = Body::stream(std::mem::take(&mut plan.body));
+                tokio::spawn(tunnel::log(sink, call.flag("follow")));
+                Ok(Answer { status: 200, content_type: "text/plain".to_owned(), retry_after: None, body })
             }
             Verb::List => {
                 let form = negotiate::form(&seen.headers, Wanted::List, &resource)?;
@@ -286,7 +302,7 @@ fn respond(answer: Answer, seen: &Seen, plan: &Plan) -> Response<Body> {
         headers.push(("x-kubernetes-pf-flowschema-uid".to_owned(), FLOW_SCHEMA.to_owned()));
         headers.push(("x-kubernetes-pf-prioritylevel-uid".to_owned(), PRIORITY_LEVEL.to_owned()));
     }
-    if plain || answer.status == 403 {
+    if (plain && answer.status != 200) || answer.status == 403 || (plain && seen.call.resource.is_empty()) {
         headers.push(("x-content-type-options".to_owned(), "nosniff".to_owned()));
     }
     if let Some(seconds) = answer.retry_after {

@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     body::{CHUNK, Closed, Sink},
+    collection::Change,
     list,
     log::TimedOut,
     negotiate::{self, Form},
@@ -30,7 +31,7 @@ use super::{
     script::WatchPlan,
     selector::Selector,
     status::Status,
-    world::{Change, World},
+    world::World,
 };
 
 /// How many changes are taken from the history at once.

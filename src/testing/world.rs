@@ -6,22 +6,19 @@
 //!
 //! It does not know about HTTP; `write` turns requests into calls of this module.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use imbl::OrdMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
+    collection::{Change, Collection, Gone, Objects},
     json::Node,
     objects::{self, Object},
     resource::Resource,
 };
 use crate::api::gvr::Gvr;
-
-/// Objects by key, in upstream's order.
-pub(super) type Objects = OrdMap<Arc<str>, Arc<Object>>;
 
 /// A cheap handle to the state of one server; clones share it.
 #[derive(Clone)]
@@ -62,17 +59,6 @@ pub enum WriteError {
     NotJson(String),
 }
 
-/// One step of a collection's history.
-#[derive(Clone, Debug)]
-pub(super) struct Change {
-    pub(super) rv: u64,
-    /// The state after the change, or for a deletion the last state under the deletion's revision.
-    pub(super) object: Arc<Object>,
-    pub(super) previous: Option<Arc<Object>>,
-    pub(super) deleted: bool,
-    after: Objects,
-}
-
 /// A collection at one moment.
 #[derive(Clone)]
 pub(super) struct View {
@@ -91,12 +77,6 @@ pub(super) struct News {
     pub(super) bookmarks: u64,
 }
 
-/// The state or the events asked for are no longer kept; watches may start from `oldest`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone {
-    pub(super) oldest: u64,
-}
-
 struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<u64>,
@@ -109,17 +89,6 @@ struct State {
     /// Bumped by a restore, so that watches of the time before end.
     epoch: u64,
     collections: Vec<Collection>,
-}
-
-#[derive(Clone)]
-struct Collection {
-    resource: Arc<Resource>,
-    objects: Objects,
-    history: VecDeque<Change>,
-    /// The smallest revision that is still known, and the state there.
-    oldest: u64,
-    base: Objects,
-    bookmarks: u64,
 }
 
 // === impl World ===
@@ -298,14 +267,8 @@ impl World {
     pub(super) fn view_at(&self, gvr: &Gvr, revision: u64) -> Option<Result<View, Gone>> {
         let state = self.shared.state.lock();
         let collection = &state.collections[state.position(|r| r.gvr == *gvr)?];
-        if revision < collection.oldest {
-            return Some(Err(Gone { oldest: collection.oldest }));
-        }
-        let objects = match collection.history.partition_point(|c| c.rv <= revision) {
-            0 => collection.base.clone(),
-            n => collection.history[n - 1].after.clone(),
-        };
-        Some(Ok(View { resource: collection.resource.clone(), objects, revision }))
+        let resource = collection.resource.clone();
+        Some(collection.at(revision).map(|objects| View { resource, objects, revision }))
     }
 
     /// Changes after `after`, at most `limit` of them. `None` when the resource or the epoch is over.
@@ -315,13 +278,12 @@ impl World {
             return None;
         }
         let collection = &state.collections[state.position(|r| r.gvr == *gvr)?];
-        if after < collection.oldest {
-            return Some(Err(Gone { oldest: collection.oldest }));
-        }
-        let from = collection.history.partition_point(|c| c.rv <= after);
-        let changes: Vec<Change> = collection.history.range(from..).take(limit).cloned().collect();
+        let (changes, complete) = match collection.since(after, limit) {
+            Ok(found) => found,
+            Err(gone) => return Some(Err(gone)),
+        };
         let revision = match changes.last() {
-            Some(last) if from + changes.len() < collection.history.len() => last.rv,
+            Some(last) if !complete => last.rv,
             _ => state.revision,
         };
         Some(Ok(News { changes, revision, bookmarks: collection.bookmarks }))
@@ -485,49 +447,6 @@ impl State {
         let last = Arc::new(stored.with_rv(self.revision));
         self.collections[at].drop_object(last.clone(), history);
         Ok(last)
-    }
-}
-
-// === impl Collection ===
-
-impl Collection {
-    fn new(resource: Resource) -> Self {
-        Self {
-            resource: Arc::new(resource),
-            objects: Objects::new(),
-            history: VecDeque::new(),
-            oldest: 1,
-            base: Objects::new(),
-            bookmarks: 0,
-        }
-    }
-
-    fn put(&mut self, object: Arc<Object>, history: usize) -> Arc<Object> {
-        let previous = self.objects.insert(object.key.clone(), object.clone());
-        self.remember(object.clone(), previous, false, history);
-        object
-    }
-
-    fn drop_object(&mut self, last: Arc<Object>, history: usize) {
-        let previous = self.objects.remove(&*last.key);
-        self.remember(last, previous, true, history);
-    }
-
-    fn remember(&mut self, object: Arc<Object>, previous: Option<Arc<Object>>, deleted: bool, history: usize) {
-        let after = self.objects.clone();
-        self.history.push_back(Change { rv: object.rv, object, previous, deleted, after });
-        while self.history.len() > history {
-            if let Some(gone) = self.history.pop_front() {
-                self.oldest = gone.rv;
-                self.base = gone.after;
-            }
-        }
-    }
-
-    fn forget(&mut self, revision: u64) {
-        self.history.clear();
-        self.oldest = revision;
-        self.base = self.objects.clone();
     }
 }
 

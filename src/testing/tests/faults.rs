@@ -246,3 +246,50 @@ async fn the_log_knows_every_request() {
     assert_eq!(log.count(any()), 0);
     assert_eq!(json!(log.total()), json!(3));
 }
+
+#[tokio::test]
+async fn upgrades_switch_and_echo() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (server, client) = with_pods(1).await;
+    let path = "/api/v1/namespaces/team-000/pods/app-000000/exec?command=sh&stdin=true";
+    let refused = client.ask("POST", path, &[], "").await;
+    assert_eq!((refused.status, &refused.json()["message"]), (400, &json!("Upgrade request required")));
+    let headers = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
+    let response = client.send("POST", path, &headers, "").await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers()["upgrade"].as_bytes()), (101, &b"SPDY/3.1"[..]));
+    let upgraded = tokio::time::timeout(LIMIT, hyper::upgrade::on(response)).await.unwrap().unwrap();
+    let mut stream = hyper_util::rt::TokioIo::new(upgraded);
+    stream.write_all(b"\x80\x03anything").await.unwrap();
+    let mut back = [0; 10];
+    tokio::time::timeout(LIMIT, stream.read_exact(&mut back)).await.unwrap().unwrap();
+    assert_eq!(&back, b"\x80\x03anything");
+    assert_eq!(server.log().all().last().unwrap().status(), Some(101));
+}
+
+#[tokio::test]
+async fn logs_are_text_and_follow_stays_open() {
+    let (_server, client) = with_pods(1).await;
+    let path = "/api/v1/namespaces/team-000/pods/app-000000/log";
+    let reply = client.get(path).await;
+    assert_eq!((reply.header("content-type"), &*reply.text), ("text/plain", "line 1\nline 2\nline 3\n"));
+    let mut lines = client.open(&format!("{path}?follow=true")).await;
+    for n in 1..=3 {
+        assert_eq!(lines.line().await, Ok(format!("line {n}")));
+    }
+    let more = tokio::time::timeout(Duration::from_millis(50), lines.line()).await;
+    assert!(more.is_err(), "neither a line nor an end");
+}
+
+#[tokio::test]
+async fn running_watches_stall() {
+    let (server, client) = with_pods(1).await;
+    let mut lines = client.open(&format!("{PODS}?watch=1&resourceVersion={}", server.world().revision())).await;
+    server.watches("pods").wait_for(1, LIMIT).await.unwrap();
+    // Once this has come the stream is at rest, and takes the command before any other event.
+    server.world().touch("pods", "team-000/app-000000").unwrap();
+    lines.line().await.unwrap();
+    server.watches("pods").stall();
+    server.world().touch("pods", "team-000/app-000000").unwrap();
+    let more = tokio::time::timeout(Duration::from_millis(50), lines.line()).await;
+    assert!(more.is_err(), "neither an event nor an end");
+}
