@@ -20,10 +20,14 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use crate::testing::{
-    ApiServer, Resource, Seen, Verb, any,
-    controller::{Controller, Progress, Report},
-    list, watch as watching,
+use crate::{
+    app,
+    config::{self, Environment, Flags},
+    testing::{
+        ApiServer, Resource, Seen, Verb, any,
+        controller::{Controller, Progress, Report},
+        list, watch as watching,
+    },
 };
 
 /// How long one read takes upstream.
@@ -62,7 +66,7 @@ pub struct Started {
     /// The kubeconfig its clients use.
     pub kubeconfig: PathBuf,
     /// Ends it; awaited when the demo no longer needs it.
-    pub stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub stop: Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
 }
 
 /// One column of the table.
@@ -82,6 +86,30 @@ struct Terminal {
     live: bool,
     /// The table may have colours.
     colour: bool,
+}
+
+// === impl DemoArgs ===
+
+impl DemoArgs {
+    /// Runs the demo with forebay in this process.
+    ///
+    /// # Errors
+    /// See [`run`].
+    pub async fn run(&self) -> anyhow::Result<()> {
+        run(self, through_forebay).await
+    }
+}
+
+/// forebay as it comes, in front of the server of this kubeconfig, on ports of the kernel's choice. The environment has
+/// no say, so that the demo is the same everywhere.
+async fn through_forebay(upstream: PathBuf) -> anyhow::Result<Started> {
+    let kubeconfig = upstream.with_file_name("kubeconfig-forebay");
+    let text = |path: &Path| vec![path.to_string_lossy().into_owned()];
+    let values = [("kubeconfig", text(&upstream)), ("write-kubeconfig", text(&kubeconfig))].into();
+    let presets = [("secure-port", "0"), ("admin-address", "127.0.0.1:0")];
+    let config = config::load(&Flags { config: None, values }, &Environment::new(), &presets)?;
+    let running = app::start(config).await?;
+    Ok(Started { kubeconfig, stop: Box::pin(running.stop()) })
 }
 
 /// Runs the demo. `start_proxy` gets the kubeconfig of the synthetic upstream, and starts forebay in front of it.
@@ -127,8 +155,9 @@ where
     let proxy = start_proxy(direct).await.context("cannot start forebay in front of the synthetic API server")?;
     let controller = Controller { generation: controller.generation + 1, ..controller };
     let with = restart(&upstream, &controller, &proxy.kubeconfig, "2/2 forebay", &mut terminal).await;
-    proxy.stop.await;
+    let stopped = proxy.stop.await.context("forebay did not stop in order");
     let with = with?;
+    stopped?;
 
     let text = table(&without, &with, terminal.colour) + &closing(&without, &with);
     terminal.table.write_all(text.as_bytes()).and_then(|()| terminal.table.flush()).context("cannot write the table")
@@ -377,32 +406,55 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_small_demo_runs_to_its_end() {
+    /// A small demo, with `start` in place of forebay: what it wrote as progress, and the table.
+    async fn small<S, F>(start: S) -> (String, String)
+    where
+        S: FnOnce(PathBuf) -> F,
+        F: Future<Output = anyhow::Result<Started>>,
+    {
         let args = DemoArgs { objects: 200, workers: 8, list_time: Duration::from_millis(300) };
         let (progress, written) = (Paper::default(), Paper::default());
         let (err, out) = (Box::new(progress.clone()), Box::new(written.clone()));
         let terminal = Terminal { progress: err, table: out, live: false, colour: false };
-        // In place of forebay: nothing in between.
-        let start = async |kubeconfig: PathBuf| Ok(Started { kubeconfig, stop: Box::pin(async {}) });
         let demo = run_on(terminal, &args, start);
         tokio::time::timeout(Duration::from_secs(60), demo).await.unwrap().unwrap();
-        let progress = String::from_utf8(progress.0.lock().clone()).unwrap();
-        assert!(progress.contains("1/2 direct ") && progress.contains("2/2 forebay  "), "{progress}");
-        assert!(progress.contains("  200/200  reads upstream ") && !progress.contains('\x1b'), "{progress}");
-        let written = String::from_utf8(written.0.lock().clone()).unwrap();
-        let words: Vec<&str> = written.split_whitespace().collect();
-        let lists = ["lists", "and", "streaming", "lists", "2", "2"];
-        assert!(words.windows(lists.len()).any(|w| w == lists), "{written}");
-        assert!(written.contains("Both runs wrote the same 20 statuses."), "{written}");
+        let text = |paper: Paper| String::from_utf8(paper.0.lock().clone()).unwrap();
+        (text(progress), text(written))
     }
 
-    /// `cargo test --lib -- --ignored --nocapture the_whole_demo`: the direct half at its default size.
+    /// The figures of a row.
+    fn row(table: &str, name: &str) -> (usize, usize) {
+        let line =
+            table.lines().find(|l| l.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{name}: {table}"));
+        let mut figures =
+            line.trim_start()[name.len()..].split_whitespace().map(|w| w.replace(',', "").parse().unwrap());
+        (figures.next().unwrap(), figures.next().unwrap())
+    }
+
+    #[tokio::test]
+    async fn without_a_proxy_both_runs_read_the_same_way() {
+        let nothing = async |kubeconfig: PathBuf| Ok(Started { kubeconfig, stop: Box::pin(async { Ok(()) }) });
+        let (progress, table) = small(nothing).await;
+        assert!(progress.contains("1/2 direct ") && progress.contains("2/2 forebay  "), "{progress}");
+        assert!(progress.contains("  200/200  reads upstream ") && !progress.contains('\x1b'), "{progress}");
+        assert_eq!(row(&table, "lists and streaming lists"), (2, 2));
+        let (direct, through) = row(&table, "of single objects");
+        assert!(direct > 16 && through > 16, "{table}");
+        assert!(table.contains("Both runs wrote the same 20 statuses."), "{table}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn through_forebay_no_single_object_is_read() {
+        let (_, table) = small(through_forebay).await;
+        let (direct, through) = row(&table, "of single objects");
+        assert!(direct > 16 && through == 0, "{table}");
+        assert!(table.contains("Both runs wrote the same 20 statuses."), "{table}");
+    }
+
+    /// `cargo test --lib -- --ignored --nocapture the_whole_demo`
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "for people"]
     async fn the_whole_demo() {
-        let args = DemoArgs { objects: 5_000, workers: 16, list_time: LIST_TIME };
-        let start = async |kubeconfig: PathBuf| Ok(Started { kubeconfig, stop: Box::pin(async {}) });
-        run(&args, start).await.unwrap();
+        DemoArgs { objects: 5_000, workers: 16, list_time: LIST_TIME }.run().await.unwrap();
     }
 }

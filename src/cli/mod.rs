@@ -5,6 +5,7 @@
 //! environment; it is handed on as a value.
 
 mod child;
+#[cfg(feature = "testing")]
 pub mod demo;
 mod exec;
 mod proxy;
@@ -75,8 +76,8 @@ enum Command {
     Run(run::Run),
     /// Run a command, or a shell, through the proxy, and say at the end what the kube-apiserver was spared.
     Exec(exec::Exec),
-    /// Show on a synthetic cluster what forebay does at a controller's restart. Needs nothing.
-    Demo,
+    #[cfg(feature = "testing")]
+    Demo(demo::DemoArgs),
     /// Wait until a running forebay is ready, and show what it waits for.
     Wait(wait::Wait),
     /// Print the version.
@@ -117,7 +118,8 @@ impl Invocation {
         match self.command {
             Command::Run(run) => Box::pin(run.run(&self.env)).await,
             Command::Exec(exec) => Box::pin(exec.run(&self.env)).await,
-            Command::Demo => Box::pin(demo::run()).await.map_err(Exit::Failure),
+            #[cfg(feature = "testing")]
+            Command::Demo(demo) => Box::pin(demo.run()).await.map_err(Exit::Failure),
             Command::Wait(wait) => wait.run(&self.env).await,
             Command::Version(version) => Err(Exit::Text(version.text())),
         }
