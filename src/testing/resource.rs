@@ -167,6 +167,13 @@ impl Resource {
         Self::builtin("coordination.k8s.io", "v1", "leases", "Lease").plain().bookmark_tail(r#","spec":{}"#)
     }
 
+    /// `apiregistration.k8s.io/v1/apiservices`: which groups other processes serve; none here.
+    pub fn api_services() -> Self {
+        let mut services = Self::builtin("apiregistration.k8s.io", "v1", "apiservices", "APIService").cluster_scoped();
+        services.generation = false;
+        services.bookmark_tail(r#","spec":{"groupPriorityMinimum":0,"versionPriority":0},"status":{}"#)
+    }
+
     /// `example.com/v1/widgets`: a custom resource whose list kind is not `WidgetList`.
     pub fn widgets() -> Self {
         Self::custom("example.com", "v1", "widgets", "Widget").list_kind("WidgetCollection")
@@ -189,6 +196,7 @@ impl Resource {
             Self::events(),
             Self::deployments(),
             Self::leases(),
+            Self::api_services(),
             Self::widgets(),
         ]
     }

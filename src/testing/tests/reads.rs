@@ -215,7 +215,7 @@ async fn discovery_in_both_forms() {
     assert_eq!(reply.header("content-type"), "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
     let groups: Vec<_> =
         reply.json()["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].clone()).collect();
-    assert_eq!(groups, ["apps", "coordination.k8s.io", "example.com"]);
+    assert_eq!(groups, ["apps", "coordination.k8s.io", "apiregistration.k8s.io", "example.com"]);
     let core = client.ask("GET", "/api", &[("accept", accept)], "").await.json();
     assert_eq!(core["items"][0]["versions"][0]["resources"][2]["responseKind"]["kind"], "Pod");
 
