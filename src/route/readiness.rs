@@ -25,6 +25,8 @@ pub enum Readiness {
     Sync,
     /// The event of a write this client has seen is on its way: wait until the store has reached this version.
     Reach(ResourceVersion),
+    /// A client has seen a bookmark of this version: wait, and find out how far upstream has come.
+    Follow(ResourceVersion),
     /// A write's response is just passing: wait for its end, then look again.
     Settle,
     /// Upstream answers.
@@ -41,6 +43,7 @@ pub fn readiness(status: Status, fence: Fence) -> Readiness {
         Phase::Synced if fence.view.in_doubt => Readiness::Forward(Reason::WriteInDoubt),
         Phase::Synced if status.rv < fence.view.upstream_until => Readiness::Forward(Reason::Behind),
         Phase::Synced if status.rv < fence.view.wait_for => Readiness::Reach(fence.view.wait_for),
+        Phase::Synced if status.rv < fence.view.follow => Readiness::Follow(fence.view.follow),
         Phase::Synced if fence.contested => Readiness::Forward(Reason::Conflict),
         Phase::Synced => Readiness::Now,
     }
@@ -62,6 +65,7 @@ mod tests {
         let doubt = at(View { in_doubt: true, ..View::default() });
         let passing = at(View { passing: true, in_doubt: true, ..View::default() });
         let until = at(View { upstream_until: rv(9), ..View::default() });
+        let follow = at(View { follow: rv(9), ..View::default() });
         let contested = Fence { contested: true, ..free };
         let forward = Readiness::Forward;
         for (phase, version, fence, want) in [
@@ -77,6 +81,8 @@ mod tests {
             (Phase::Synced, 99, doubt, forward(Reason::WriteInDoubt)),
             (Phase::Synced, 8, until, forward(Reason::Behind)),
             (Phase::Synced, 9, until, Readiness::Now),
+            (Phase::Synced, 8, follow, Readiness::Follow(rv(9))),
+            (Phase::Synced, 9, follow, Readiness::Now),
             (Phase::Synced, 5, contested, forward(Reason::Conflict)),
         ] {
             assert_eq!(readiness(Status { phase, rv: rv(version) }, fence), want, "{phase:?} at {version}: {fence:?}");

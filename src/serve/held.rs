@@ -22,8 +22,9 @@ use crate::{
 
 use super::error::Refusal;
 
-/// An event that is on its way takes some milliseconds; after this the reflector is asked to find out.
-const EVENT_PATIENCE: Duration = Duration::from_millis(50);
+/// A store's own bookmark or event usually comes about when another stream's does; after this the reflector is asked to
+/// find out how far upstream has come.
+const BOOKMARK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Reads being held, and how many may be.
 #[derive(Clone, Debug)]
@@ -38,6 +39,15 @@ pub(super) struct Holds {
 #[derive(Debug)]
 struct Hold {
     count: Arc<AtomicUsize>,
+}
+
+/// How one wait ended.
+enum Wait {
+    /// The store has moved.
+    Look,
+    TimedOut,
+    Closed,
+    Draining,
 }
 
 /// How a hold ended.
@@ -79,27 +89,27 @@ impl Holds {
     ) -> Held {
         let mut hold = None;
         let mut fence_deadline = None;
-        let mut patience = EVENT_PATIENCE;
+        let mut asked = false;
         loop {
             let status = reader.status();
             let snapshot = reader.snapshot();
             let view = fence.view();
             let contested = snapshot.as_ref().is_some_and(|snapshot| contested(fence, want, prefix, snapshot));
+            let mut fence_limit =
+                || deadline.min(*fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout));
             // The snapshot was taken after the status, so it is at least as new.
-            let until = match (readiness(status, route::Fence { view, contested }), snapshot) {
+            let (limit, rv) = match (readiness(status, route::Fence { view, contested }), snapshot) {
                 (Readiness::Now, Some(snapshot)) => return Held::Ready { snapshot, waited: hold.is_some() },
                 (Readiness::Forward(reason), _) => return Held::Forward(reason),
-                (Readiness::Reach(rv), _) => {
-                    let limit = *fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout);
-                    (limit.min(deadline), Some(rv))
-                }
                 (Readiness::Settle, _) => {
-                    let limit = *fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout);
-                    if fence.settled(limit.min(deadline)).await {
+                    if fence.settled(fence_limit()).await {
                         continue;
                     }
                     return Held::Forward(Reason::WriteInDoubt);
                 }
+                (Readiness::Reach(rv), _) => (fence_limit(), Some(rv)),
+                (Readiness::Follow(rv), _) if asked => (fence_limit(), Some(rv)),
+                (Readiness::Follow(rv), _) => (fence_limit().min(Instant::now() + BOOKMARK_PATIENCE), Some(rv)),
                 (Readiness::Sync | Readiness::Now, _) => (deadline, None),
             };
             if hold.is_none() {
@@ -108,43 +118,34 @@ impl Holds {
                     return Held::Refuse(Refusal::TooManyHolds);
                 }
             }
-            if let Some(end) = self.wait(reader, until, patience).await {
-                return end;
+            match (self.wait(reader, limit, rv).await, rv) {
+                (Wait::Look, _) => {}
+                (Wait::TimedOut, Some(_)) if Instant::now() < fence_limit() => {
+                    reader.want_progress();
+                    asked = true;
+                }
+                (Wait::TimedOut, Some(_)) => return Held::Forward(Reason::Fence),
+                (Wait::TimedOut, None) => return Held::Refuse(Refusal::HoldTimeout),
+                // Closed for good, or restarted under another reader: upstream knows.
+                (Wait::Closed, _) => return Held::Forward(Reason::Unservable),
+                (Wait::Draining, _) => return Held::Refuse(Refusal::Shutdown),
             }
-            patience = self.fence_timeout;
         }
     }
 
-    /// One wait; `Some` when the hold ends with it.
-    async fn wait(
-        &self,
-        reader: &Reader,
-        (end, rv): (Instant, Option<ResourceVersion>),
-        patience: Duration,
-    ) -> Option<Held> {
-        let limit = if rv.is_some() { end.min(Instant::now() + patience) } else { end };
+    async fn wait(&self, reader: &Reader, limit: Instant, rv: Option<ResourceVersion>) -> Wait {
         let waits = reader.wait(limit, |status| match (status.phase, rv) {
             (Phase::Syncing, _) => false,
             (Phase::Synced, Some(rv)) => status.rv >= rv,
             _ => true,
         });
-        let waited = tokio::select! {
-            waited = waits => waited,
-            () = self.drain.draining() => return Some(Held::Refuse(Refusal::Shutdown)),
-        };
-        match (waited, rv) {
-            (Waited::TimedOut, Some(_)) if Instant::now() < end => {
-                // No event is on the way: the fence is a bookmark's, and the resource is quiet.
-                reader.want_progress();
-                None
-            }
-            (Waited::Reached(status), _) if status.phase == Phase::Stopped => {
-                // Closed for good or restarted under another reader: upstream knows.
-                Some(Held::Forward(Reason::Unservable))
-            }
-            (Waited::Reached(_), _) => None,
-            (Waited::TimedOut, Some(_)) => Some(Held::Forward(Reason::Fence)),
-            (Waited::TimedOut, None) => Some(Held::Refuse(Refusal::HoldTimeout)),
+        tokio::select! {
+            waited = waits => match waited {
+                Waited::Reached(status) if status.phase == Phase::Stopped => Wait::Closed,
+                Waited::Reached(_) => Wait::Look,
+                Waited::TimedOut => Wait::TimedOut,
+            },
+            () = self.drain.draining() => Wait::Draining,
         }
     }
 

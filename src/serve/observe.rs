@@ -19,14 +19,14 @@ use http::{HeaderMap, Method, StatusCode, header};
 use crate::{
     api::{
         json::{
-            frames::FrameDecoder,
+            frames::{EventType, FrameDecoder, FrameError},
             list::{ListError, Splitter},
             object,
         },
         protobuf,
         resource_version::ResourceVersion,
     },
-    store::{Fence, Passing, Reader},
+    store::{Digest, Fence, Passing, Registry, Snapshot, StoreKey},
 };
 
 /// An API object is at most some 3 MB; a longer body is no single object.
@@ -41,8 +41,10 @@ pub(super) struct Subject {
     pub(super) key: Option<String>,
     /// Namespace of the request: with the name in a Status it makes the key of a create that failed.
     pub(super) namespace: Option<String>,
-    /// The store of this resource, where there is one.
-    pub(super) store: Option<Reader>,
+    /// Where stores are found.
+    pub(super) registry: Registry,
+    /// The store of this resource, if it exists by the time it matters.
+    pub(super) store: StoreKey,
     /// What kind of request it is.
     pub(super) act: Act,
 }
@@ -57,10 +59,16 @@ pub(super) enum Act {
     },
     /// GET of one object.
     Get,
-    /// LIST.
-    List,
-    /// WATCH.
-    Watch,
+    /// LIST; `whole`: of everything there is.
+    List {
+        /// No selector, no limit, no namespace.
+        whole: bool,
+    },
+    /// WATCH; `whole`: it starts with everything there is.
+    Watch {
+        /// Initial events, no selector, no namespace.
+        whole: bool,
+    },
 }
 
 /// Looks at one response.
@@ -76,8 +84,8 @@ pub(super) struct Observer {
 enum Reading {
     Write { passing: Option<Passing>, method: Method, code: StatusCode, encoding: Encoding, body: Vec<u8> },
     Get { encoding: Encoding, body: Vec<u8> },
-    List(Box<Splitter>),
-    Watch(Box<FrameDecoder>),
+    List { splitter: Box<Splitter>, whole: Option<Digest> },
+    Watch { frames: Box<FrameDecoder>, initial: Option<Digest> },
     Nothing,
 }
 
@@ -115,13 +123,13 @@ impl Observer {
                 subject.gone();
                 return None;
             }
-            Act::List if code == StatusCode::OK && encoding == Encoding::Json => {
-                Reading::List(Box::new(Splitter::new(max_frame)))
+            Act::List { whole } if code == StatusCode::OK && encoding == Encoding::Json => {
+                Reading::List { splitter: Box::new(Splitter::new(max_frame)), whole: whole.then(Digest::default) }
             }
-            Act::Watch if code == StatusCode::OK && encoding == Encoding::Json => {
-                Reading::Watch(Box::new(FrameDecoder::new(max_frame)))
+            Act::Watch { whole } if code == StatusCode::OK && encoding == Encoding::Json => {
+                Reading::Watch { frames: Box::new(FrameDecoder::new(max_frame)), initial: whole.then(Digest::default) }
             }
-            Act::Get | Act::List | Act::Watch => return None,
+            Act::Get | Act::List { .. } | Act::Watch { .. } => return None,
         };
         let left = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let mut observer = Box::new(Self { subject, reading, left });
@@ -142,26 +150,23 @@ impl Observer {
                     self.reading = Reading::Nothing;
                 }
             }
-            Reading::List(splitter) => {
-                if splitter.feed(chunk, |_| Ok::<(), ListError>(())).is_err() {
+            Reading::List { splitter, whole } => {
+                let fed = splitter.feed(chunk, |item| {
+                    if let Some(digest) = whole
+                        && let Some((key, rv)) = key_and_version(item)
+                    {
+                        digest.add(&key, rv);
+                    }
+                    Ok::<(), ListError>(())
+                });
+                if fed.is_err() {
                     self.reading = Reading::Nothing;
                 }
             }
-            Reading::Watch(frames) => {
+            Reading::Watch { frames, initial } => {
                 frames.feed(chunk);
-                loop {
-                    match frames.next_frame() {
-                        Ok(Some(frame)) => {
-                            if let Some(rv) = version_of(frame.object) {
-                                self.subject.fence.raise(rv);
-                            }
-                        }
-                        Ok(None) => break,
-                        Err(_) => {
-                            self.reading = Reading::Nothing;
-                            break;
-                        }
-                    }
+                if self.subject.watched(frames, initial).is_err() {
+                    self.reading = Reading::Nothing;
                 }
             }
             Reading::Nothing => {}
@@ -189,14 +194,18 @@ impl Observer {
                     }
                 }
             }
-            Reading::List(splitter) => {
+            Reading::List { splitter, whole } => {
                 if let Ok(list) = splitter.finish()
                     && let Ok(rv) = list.resource_version.parse()
                 {
+                    // A page is not the whole.
+                    if let Some(digest) = whole.filter(|_| list.continue_token.is_none()) {
+                        self.subject.claim(digest, rv);
+                    }
                     self.subject.fence.raise_position(rv);
                 }
             }
-            Reading::Write { .. } | Reading::Watch(_) | Reading::Nothing => {}
+            Reading::Write { .. } | Reading::Watch { .. } | Reading::Nothing => {}
         }
     }
 }
@@ -234,7 +243,7 @@ impl Subject {
     /// An upstream read said that the object is gone. A store that still has it must not show it any more.
     fn gone(&self) {
         let Some(key) = &self.key else { return };
-        let held = self.store.as_ref().and_then(Reader::snapshot).is_some_and(|held| held.get(key).is_some());
+        let held = self.snapshot().is_some_and(|held| held.get(key).is_some());
         if held {
             self.contest(key.clone());
         } else {
@@ -242,9 +251,42 @@ impl Subject {
         }
     }
 
+    /// Looks at the frames that are complete. Every event raises the fence; what the initial events add up to, the end of
+    /// them may prove of the store.
+    fn watched(&self, frames: &mut FrameDecoder, initial: &mut Option<Digest>) -> Result<(), FrameError> {
+        while let Some(frame) = frames.next_frame()? {
+            let Ok(facts) = object::scan(frame.object) else { continue };
+            let Some(rv) = facts.resource_version.as_deref().and_then(|rv| rv.parse().ok()) else { continue };
+            match (frame.kind, initial.as_mut()) {
+                (EventType::Added, Some(digest)) => digest.add(&key_of(&facts), rv),
+                (EventType::Bookmark, Some(digest)) if facts.initial_events_end => {
+                    self.claim(*digest, rv);
+                    *initial = None;
+                }
+                // Changes among the initial events: what they add up to is not told by a sum.
+                (EventType::Modified | EventType::Deleted, Some(_)) => *initial = None,
+                _ => {}
+            }
+            match frame.kind {
+                EventType::Bookmark => self.fence.raise_bookmark(rv),
+                _ => self.fence.raise(rv),
+            }
+        }
+        Ok(())
+    }
+
+    fn claim(&self, digest: Digest, rv: ResourceVersion) {
+        if let Some(store) = self.registry.reader(&self.store) {
+            store.claim(digest, rv);
+        }
+    }
+
+    fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.registry.reader(&self.store)?.snapshot()
+    }
+
     fn contest(&self, key: String) {
-        let snapshot = self.store.as_ref().and_then(Reader::snapshot);
-        self.fence.contest(key, snapshot.as_deref());
+        self.fence.contest(key, self.snapshot().as_deref());
     }
 
     fn key_of(&self, name: String) -> Option<String> {
@@ -305,8 +347,18 @@ fn status_name(body: &[u8]) -> Option<String> {
     Some(serde_json::from_slice::<Status>(body).ok()?.details.name)
 }
 
-fn version_of(object: &[u8]) -> Option<ResourceVersion> {
-    object::scan(object).ok()?.resource_version.as_deref()?.parse().ok()
+fn key_and_version(object: &[u8]) -> Option<(String, ResourceVersion)> {
+    let facts = object::scan(object).ok()?;
+    let rv = facts.resource_version.as_deref()?.parse().ok()?;
+    Some((key_of(&facts), rv))
+}
+
+fn key_of(facts: &object::Facts<'_>) -> String {
+    let name = facts.name.as_deref().unwrap_or_default();
+    match facts.namespace.as_deref() {
+        Some(namespace) if !namespace.is_empty() => format!("{namespace}/{name}"),
+        _ => name.to_owned(),
+    }
 }
 
 fn encoding(headers: &HeaderMap) -> Encoding {

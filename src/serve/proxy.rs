@@ -425,6 +425,8 @@ impl Inner {
         let path = asked.info.resource()?;
         asked.entry.as_ref().filter(|entry| entry.cacheable)?;
         let subresource = path.subresource.as_deref();
+        let selected = asked.options.label_selector.is_some() || asked.options.field_selector.is_some();
+        let whole = path.namespace.is_none() && !selected && !asked.options.irregular;
         let act = match asked.info.verb {
             verb if is_write(verb) => {
                 // A dry run writes nothing; a token request stores nothing.
@@ -436,17 +438,23 @@ impl Inner {
                 Act::Write { opaque }
             }
             Verb::Get if subresource.is_none() => Act::Get,
-            Verb::List => Act::List,
-            Verb::Watch => Act::Watch,
+            Verb::List => Act::List { whole: whole && asked.options.continue_token.is_none() },
+            Verb::Watch => Act::Watch { whole: whole && asked.options.send_initial_events == Some(true) },
             _ => return None,
         };
         let key = path.name.as_ref().map(|name| match &path.namespace {
             Some(namespace) => format!("{namespace}/{name}"),
             None => name.to_string(),
         });
-        let store = self.parts.registry.reader(&StoreKey { gvr: path.gvr.clone(), scope: Scope::All });
         let namespace = path.namespace.as_ref().map(|namespace| namespace.to_string());
-        Some(Subject { fence: self.parts.fences.of(&path.gvr), key, namespace, store, act })
+        Some(Subject {
+            fence: self.parts.fences.of(&path.gvr),
+            key,
+            namespace,
+            registry: self.parts.registry.clone(),
+            store: StoreKey { gvr: path.gvr.clone(), scope: Scope::All },
+            act,
+        })
     }
 
     /// How long a read may be held: the configured time, and never beyond what the client allows the whole request.

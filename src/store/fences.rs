@@ -3,7 +3,8 @@
 //! A fence belongs to a group and a plural name: every version of the resource shares its storage, and a write through
 //! one must be seen through the others. It has three parts:
 //!
-//! 1. `wait_for`: the highest version a response carried. A read waits for the store to reach it (read your writes).
+//! 1. `wait_for`: the highest version a response or an event carried. A read waits for the store to reach it (read your
+//!    writes). `follow` is the same for bookmarks, which a quiet resource's own stream may bring much later.
 //! 2. doubt: while a write's response is passing, reads wait for its end. If it carried no version, they go upstream
 //!    until a consistent probe that started after the response has told a version, and the store has reached that one. A forwarded list raises the
 //!    same mark, since its version is upstream's position and not an event of this resource.
@@ -57,6 +58,9 @@ pub struct Fence {
 pub struct View {
     /// The store must have reached this version; worth waiting for, since its event is on the way.
     pub wait_for: ResourceVersion,
+    /// As `wait_for`, but a bookmark told it: on a quiet resource no event need ever carry it, so after a while it takes
+    /// asking upstream how far it has come.
+    pub follow: ResourceVersion,
     /// A write's response is passing: in a moment it will be known what a read must wait for.
     pub passing: bool,
     /// A write's effect is unknown: nothing but upstream can answer.
@@ -77,6 +81,7 @@ pub struct Passing {
 #[derive(Debug, Default)]
 struct State {
     wait_for: ResourceVersion,
+    follow: ResourceVersion,
     upstream_until: ResourceVersion,
     passing: usize,
     /// Grows with every response that leaves doubt; a probe clears what it started after.
@@ -132,6 +137,7 @@ impl Fence {
         let state = self.state.lock();
         View {
             wait_for: state.wait_for,
+            follow: state.follow,
             passing: state.passing > 0,
             in_doubt: state.doubts > state.cleared,
             upstream_until: state.upstream_until,
@@ -142,6 +148,13 @@ impl Fence {
     pub fn raise(&self, rv: ResourceVersion) {
         let mut state = self.state.lock();
         state.wait_for = state.wait_for.max(rv);
+        self.shown.fetch_max(rv.0, Ordering::AcqRel);
+    }
+
+    /// A bookmark of this version has passed.
+    pub fn raise_bookmark(&self, rv: ResourceVersion) {
+        let mut state = self.state.lock();
+        state.follow = state.follow.max(rv);
         self.shown.fetch_max(rv.0, Ordering::AcqRel);
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use imbl::OrdMap;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout_at},
@@ -19,7 +20,7 @@ use tokio::{
 
 use crate::api::resource_version::ResourceVersion;
 
-use super::{ListForm, Object, Phase, Progress, Snapshot, Status};
+use super::{Digest, ListForm, Object, Phase, Progress, Snapshot, Status};
 
 /// The only way to change a store. Not `Clone`: the type system says who writes.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     objects: OrdMap<Arc<str>, Arc<Object>>,
     bytes: u64,
+    digest: Digest,
     form: Option<Arc<ListForm>>,
 }
 
@@ -44,6 +46,7 @@ pub struct Relist {
     live: OrdMap<Arc<str>, Arc<Object>>,
     fresh: OrdMap<Arc<str>, Arc<Object>>,
     bytes: u64,
+    digest: Digest,
 }
 
 /// One event of a watch.
@@ -86,15 +89,30 @@ struct Shared {
     status: watch::Sender<Status>,
     progress: Progress,
     wanted: Notify,
+    claim: Mutex<Option<Claim>>,
+    claimed: Notify,
+}
+
+/// A complete state that a client has been shown.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    digest: Digest,
+    rv: ResourceVersion,
 }
 
 /// Makes an empty store in [`Phase::Syncing`].
 pub fn pair() -> (Writer, Reader) {
     let (status, receiver) = watch::channel(Status { phase: Phase::Syncing, rv: ResourceVersion(0) });
-    let shared =
-        Arc::new(Shared { snapshot: ArcSwapOption::empty(), status, progress: Progress::new(), wanted: Notify::new() });
+    let shared = Arc::new(Shared {
+        snapshot: ArcSwapOption::empty(),
+        status,
+        progress: Progress::new(),
+        wanted: Notify::new(),
+        claim: Mutex::default(),
+        claimed: Notify::new(),
+    });
     (
-        Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, form: None },
+        Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, digest: Digest::default(), form: None },
         Reader { shared, status: receiver },
     )
 }
@@ -118,10 +136,21 @@ impl Writer {
         async move { shared.wanted.notified().await }
     }
 
+    /// Resolves when a reader has claimed a version. Cancel safe.
+    pub fn claimed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.claimed.notified().await }
+    }
+
+    /// Moves on to the claimed version, if what is held is the state that was claimed.
+    pub fn check_claim(&mut self) -> Result<(), Error> {
+        self.publish(self.rv())
+    }
+
     /// Starts to gather a complete load.
     pub fn begin_relist(&self) -> Relist {
         self.shared.progress.restart();
-        Relist { live: self.objects.clone(), fresh: OrdMap::new(), bytes: 0 }
+        Relist { live: self.objects.clone(), fresh: OrdMap::new(), bytes: 0, digest: Digest::default() }
     }
 
     /// Publishes a complete load as one step: objects it lacks are gone, readers see the old state or the new.
@@ -133,6 +162,7 @@ impl Writer {
         let form = Arc::new(form);
         self.objects = relist.fresh;
         self.bytes = relist.bytes;
+        self.digest = relist.digest;
         self.form = Some(form);
         self.publish(rv)
     }
@@ -143,12 +173,18 @@ impl Writer {
             match change {
                 Change::Put(key, object) => {
                     self.bytes += object.size() as u64;
-                    let old = self.objects.insert(key.into(), Arc::new(object));
-                    self.bytes -= old.map_or(0, |object| object.size() as u64);
+                    self.digest.add(&key, object.rv());
+                    let key: Arc<str> = key.into();
+                    if let Some(old) = self.objects.insert(key.clone(), Arc::new(object)) {
+                        self.bytes -= old.size() as u64;
+                        self.digest.remove(&key, old.rv());
+                    }
                 }
                 Change::Remove(key) => {
-                    let old = self.objects.remove(key.as_str());
-                    self.bytes -= old.map_or(0, |object| object.size() as u64);
+                    if let Some(old) = self.objects.remove(key.as_str()) {
+                        self.bytes -= old.size() as u64;
+                        self.digest.remove(&key, old.rv());
+                    }
                 }
             }
         }
@@ -173,12 +209,16 @@ impl Writer {
     fn empty(&mut self, phase: Phase) {
         self.objects = OrdMap::new();
         self.bytes = 0;
+        self.digest = Digest::default();
+        *self.shared.claim.lock() = None;
         self.shared.snapshot.store(None);
         self.shared.status.send_replace(Status { phase, rv: ResourceVersion(0) });
     }
 
     fn publish(&mut self, rv: ResourceVersion) -> Result<(), Error> {
         let Some(form) = self.form.clone() else { return Err(Error::NotLoaded) };
+        let rv =
+            self.shared.claim.lock().filter(|claim| claim.digest == self.digest).map_or(rv, |claim| rv.max(claim.rv));
         let snapshot = Snapshot { rv, form, objects: self.objects.clone(), bytes: self.bytes };
         self.shared.snapshot.store(Some(Arc::new(snapshot)));
         self.shared.status.send_replace(Status { phase: Phase::Synced, rv });
@@ -208,6 +248,15 @@ impl Reader {
     /// Counters of the load under way.
     pub fn progress(&self) -> &Progress {
         &self.shared.progress
+    }
+
+    /// A complete list with this digest, at this version, has passed to a client. A store that holds exactly that state is
+    /// complete at that version as well, and says so without asking upstream.
+    pub fn claim(&self, digest: Digest, rv: ResourceVersion) {
+        if rv > self.status().rv {
+            *self.shared.claim.lock() = Some(Claim { digest, rv });
+            self.shared.claimed.notify_one();
+        }
     }
 
     /// Asks the reflector to find out how far upstream has come: a quiet resource brings no event that would tell.
@@ -240,14 +289,19 @@ impl Relist {
             None => (Arc::from(key), Arc::new(object)),
         };
         self.bytes += object.size() as u64;
-        let double = self.fresh.insert(key, object);
-        self.bytes -= double.map_or(0, |object| object.size() as u64);
+        self.digest.add(&key, object.rv());
+        if let Some(double) = self.fresh.insert(key.clone(), object) {
+            self.bytes -= double.size() as u64;
+            self.digest.remove(&key, double.rv());
+        }
     }
 
     /// An object went away while the load was under way.
     pub fn unstage(&mut self, key: &str) {
-        let gone = self.fresh.remove(key);
-        self.bytes -= gone.map_or(0, |object| object.size() as u64);
+        if let Some(gone) = self.fresh.remove(key) {
+            self.bytes -= gone.size() as u64;
+            self.digest.remove(key, gone.rv());
+        }
     }
 
     /// Objects gathered so far.

@@ -7,6 +7,7 @@
 //! Invariants: a store's resource version never goes back except by [`Writer::reset`], which empties it; a snapshot is
 //! complete at its version; nothing here knows HTTP.
 
+mod digest;
 pub mod fences;
 mod handle;
 pub mod metrics;
@@ -16,6 +17,7 @@ mod registry;
 mod snapshot;
 
 pub use self::{
+    digest::Digest,
     fences::{Fence, Fences, Passing},
     handle::{Change, Error, Reader, Relist, Waited, Writer, pair},
     object::{Object, ObjectError},

@@ -149,6 +149,8 @@ impl Driver {
         // A watch that is telling progress already is left to do so.
         let wanted = self.writer.progress_wanted();
         tokio::pin!(wanted);
+        let claimed = self.writer.claimed();
+        tokio::pin!(claimed);
         let may_hurry = matches!(start, Start::Initial | Start::After(_));
         let mut counted = course.relist.is_none();
         loop {
@@ -156,6 +158,12 @@ impl Driver {
             let limit = if loading { watch::INITIAL_IDLE } else { idle };
             let frame = tokio::select! {
                 frame = timeout(limit, body.frame()) => frame,
+                () = &mut claimed, if !loading => {
+                    claimed.set(self.writer.claimed());
+                    // Not loaded is the only error, and this is.
+                    let _ = self.writer.check_claim();
+                    continue;
+                }
                 () = &mut wanted, if may_hurry && !loading => {
                     self.progress_wanted = true;
                     return Outcome::Ended(course.at);

@@ -109,3 +109,31 @@ async fn a_wait_ends_by_value_by_deadline_or_by_the_writers_end() {
     });
     assert_eq!(waited, Waited::Reached(Status { phase: Phase::Stopped, rv: ResourceVersion(0) }));
 }
+
+#[test]
+fn a_claim_moves_the_store_on_only_if_it_holds_that_very_state() {
+    let (mut writer, reader) = pair();
+    let digest = |objects: &[(&str, u64)]| {
+        let mut digest = Digest::default();
+        objects.iter().for_each(|(key, rv)| digest.add(key, ResourceVersion(*rv)));
+        digest
+    };
+    // A client's list ends before our own load does.
+    reader.claim(digest(&[("a/x", 1), ("a/y", 2)]), ResourceVersion(20));
+    load(&mut writer, 9, &[("a", "x", 1), ("a", "y", 2)]).unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(20));
+    // Another state, then the right one: only that proves anything.
+    reader.claim(digest(&[("a/x", 1), ("a/y", 30)]), ResourceVersion(31));
+    writer.check_claim().unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(20));
+    let (key, y) = object("a", "y", 30);
+    writer.apply([Change::Put(key, y)], ResourceVersion(30)).unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(31));
+    writer.apply([Change::Remove("a/x".into())], ResourceVersion(40)).unwrap();
+    reader.claim(digest(&[("a/y", 30)]), ResourceVersion(45));
+    writer.check_claim().unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(45));
+    writer.reset();
+    load(&mut writer, 3, &[("a", "y", 30)]).unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(3), "a claim of the old history is forgotten with it");
+}
