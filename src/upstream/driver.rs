@@ -30,7 +30,7 @@ use super::{
 };
 
 /// A load that takes longer is worth one small request for the total, so that people can be told the time left.
-const COUNT_AFTER: Duration = Duration::from_secs(1);
+const COUNT_AFTER: Duration = Duration::from_secs(5);
 
 /// Everything one reflector works with.
 pub(super) struct Driver {

@@ -189,7 +189,7 @@ async fn odd_paths_get_the_same_answer() {
         "/api//v1/pods",
         "/apis/no.such.group",
         "/metrics/none",
-        "/api/v1/namespaces//configmaps?limit=1",
+        "/api/v1/namespaces//replicationcontrollers?limit=1",
         "/api/v1/namespaces/none/pods/",
         "/api/v1/watch/none",
         "/.well-known/openid-configuration",

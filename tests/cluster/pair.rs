@@ -115,6 +115,21 @@ pub(crate) fn list_rv(body: &Bytes) -> u64 {
 
 /// Where the digits are. Built-in kinds have their list metadata first, custom resources last, after the items.
 fn list_version(body: &[u8]) -> Option<std::ops::Range<usize>> {
+    // Other forms than compact JSON: pretty JSON and YAML by their indentation, protobuf by ListMeta's empty selfLink.
+    for (list, key) in [
+        (&b"\n  \"items\": ["[..], &b"\n    \"resourceVersion\": \""[..]),
+        (b"\nitems:", b"\n  resourceVersion: \""),
+        (b"k8s\0", b"\x0a\0\x12"),
+    ] {
+        if find(body, list).is_some()
+            && let Some(at) = find(body, key)
+        {
+            // Protobuf has the length before the digits.
+            let start = at + key.len() + usize::from(list.starts_with(b"k8s"));
+            let digits = body.get(start..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            return (digits > 0).then_some(start..start + digits);
+        }
+    }
     const KEY: &[u8] = br#""resourceVersion":""#;
     let key = if body.starts_with(br#"{"kind":""#) {
         let metadata = find(&body[..body.len().min(200)], br#""metadata":{"#)?;
@@ -153,6 +168,15 @@ fn only_the_version_of_the_list_itself_is_masked() {
             r#"{"apiVersion":"g/v1","kind":"W","metadata":{"resourceVersion":"9"}}"#,
         ),
         ("404 page not found\n", "404 page not found\n"),
+        (
+            "{\n  \"kind\": \"PodList\",\n  \"metadata\": {\n    \"resourceVersion\": \"12\"\n  },\n  \"items\": []\n}",
+            "{\n  \"kind\": \"PodList\",\n  \"metadata\": {\n    \"resourceVersion\": \"\"\n  },\n  \"items\": []\n}",
+        ),
+        (
+            "apiVersion: v1\nitems:\n- metadata:\n    resourceVersion: \"9\"\nmetadata:\n  resourceVersion: \"12\"\n",
+            "apiVersion: v1\nitems:\n- metadata:\n    resourceVersion: \"9\"\nmetadata:\n  resourceVersion: \"\"\n",
+        ),
+        ("k8s\0\x0a\x01x\x12\x09\x0a\x07\x0a\0\x12\x0212\x1a\0", "k8s\0\x0a\x01x\x12\x09\x0a\x07\x0a\0\x12\x02\x1a\0"),
     ] {
         assert_eq!(masked(&Bytes::from_static(body.as_bytes())), expected.as_bytes());
     }
