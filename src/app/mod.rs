@@ -76,8 +76,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let started = Instant::now();
     let (source, files) = source(&config);
     let identity = Identity::load(&source, config.context.as_deref()).await?;
-    let listener = Listener::bind(config.secure_address(), "--secure-port").await?;
-    let admin_listener = Listener::bind(config.admin_address, "--admin-address").await?;
+    let listener = Listener::bind(config.secure_address(), "secure-port").await?;
+    let admin_listener = Listener::bind(config.admin_address, "admin-address").await?;
 
     let serving = ServingIdentity::generate(config.bind_address.ip()).context("can't make a serving certificate")?;
     let token = Token::generate()?;
