@@ -85,7 +85,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     one(CACHE, "on-hold-timeout", "reject|forward", Some(defaults::ON_HOLD_TIMEOUT),
         "What then: 503 with Retry-After, or ask the kube-apiserver."),
     one(CACHE, "max-holds", "N", Some(defaults::MAX_HOLDS),
-        "Reads held at the same time. Above it they end as after --hold-timeout."),
+        "Reads held at the same time. Above it a read that would have to wait gets 429 with Retry-After."),
     one(CACHE, "fence-timeout", "DURATION", Some(defaults::FENCE_TIMEOUT),
         "How long a read waits for the cache to catch up with the client's own writes before it is forwarded."),
 
