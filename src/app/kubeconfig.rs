@@ -1,7 +1,8 @@
 //! The kubeconfig for clients: written whole or not at all, readable by its owner alone.
 //!
 //! It keeps the names of upstream's context, cluster, user and namespace, because tools print them and select by them,
-//! and holds nothing else of upstream's: no `proxy-url`, no `tls-server-name`, no credentials.
+//! and holds nothing else of upstream's: no `proxy-url`, no `tls-server-name`, no credentials. It carries a mark by which
+//! forebay knows its own files: with one of them for its upstream it would ask itself.
 
 use std::{
     fs::{self, DirBuilder},
@@ -11,6 +12,8 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+
+use crate::upstream::identity::OWN_KUBECONFIG_MARK;
 
 /// What the file says.
 #[derive(Clone, Copy)]
@@ -115,6 +118,9 @@ fn text(kubeconfig: &ClientKubeconfig<'_>) -> String {
              user: {user}\n\
          {namespace}\
          current-context: {context}\n\
+         extensions:\n\
+         - name: {OWN_KUBECONFIG_MARK}\n  \
+           extension: {{}}\n\
          users:\n\
          - name: {user}\n  \
            user:\n    \
@@ -133,6 +139,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::upstream::{Identity, identity::Source};
 
     const KUBECONFIG: ClientKubeconfig<'static> = ClientKubeconfig {
         context: "kind: \"a\"",
@@ -162,6 +169,8 @@ mod tests {
         assert_eq!(cluster.server.as_deref(), Some(KUBECONFIG.server));
         assert_eq!(cluster.certificate_authority_data.as_deref(), Some("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="));
         assert_eq!(parsed.auth_infos[0].name, KUBECONFIG.user);
+        let extensions = parsed.extensions.expect("extensions");
+        assert_eq!(extensions[0].name, OWN_KUBECONFIG_MARK);
         let none = text(&ClientKubeconfig { namespace: None, ..KUBECONFIG });
         assert!(!none.contains("namespace"), "{none}");
     }
@@ -176,6 +185,15 @@ mod tests {
         write(&path, &[], &ClientKubeconfig { token: "new", ..KUBECONFIG }).expect("write");
         assert!(fs::read_to_string(&path).expect("read").contains("token: \"new\""));
         assert_eq!(fs::read_dir(path.parent().expect("parent")).expect("list").count(), 1);
+    }
+
+    #[tokio::test]
+    async fn forebay_does_not_take_it_for_upstreams() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("kubeconfig");
+        write(&path, &[], &KUBECONFIG).expect("write");
+        let error = Identity::load(&Source::File(path), None).await.err().expect("refused");
+        assert!(error.to_string().contains("was written by forebay itself"), "{error}");
     }
 
     #[test]
