@@ -43,6 +43,8 @@ pub struct Running {
     alive: ReadyToken,
     /// Where clients connect: `https://127.0.0.1:6480`.
     pub url: String,
+    /// The admin port: `http://127.0.0.1:6481`.
+    pub admin_url: String,
 }
 
 /// What upstream was spared, and what it was not.
@@ -97,6 +99,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let client = client(identity.clone(), options).await?;
     kubeconfig::write(&config.write_kubeconfig, &files, &client_kubeconfig)?;
     info!(addr = %listener.address(), kubeconfig = %config.write_kubeconfig.display(), "proxy listening");
+    let admin_url = format!("http://{}", admin_listener.address());
     info!(addr = %admin_listener.address(), "admin listening");
 
     let mut metrics = registry::root(env!("CARGO_PKG_VERSION"));
@@ -155,7 +158,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 
     let timing = Timing { delay: config.shutdown_delay_duration, grace: config.shutdown_grace_period };
     let metrics = serve_metrics;
-    Ok(Running { drain, tasks, timing, metrics, upstream: upstream_metrics, started, alive, url })
+    Ok(Running { drain, tasks, timing, metrics, upstream: upstream_metrics, started, alive, url, admin_url })
 }
 
 // === impl Running ===
