@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::{
@@ -30,6 +31,8 @@ const BOOKMARK_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub(super) struct Holds {
     count: Arc<AtomicUsize>,
+    /// The same number for `/metrics`.
+    gauge: Gauge,
     max: usize,
     pub(super) fence_timeout: Duration,
     pub(super) drain: DrainToken,
@@ -39,6 +42,7 @@ pub(super) struct Holds {
 #[derive(Debug)]
 struct Hold {
     count: Arc<AtomicUsize>,
+    gauge: Gauge,
 }
 
 /// How one wait ended.
@@ -69,13 +73,17 @@ pub(super) enum Held {
 // === impl Holds ===
 
 impl Holds {
-    pub(super) fn new(max: usize, fence_timeout: Duration, drain: DrainToken) -> Self {
-        Self { count: Arc::new(AtomicUsize::new(0)), max, fence_timeout, drain }
+    pub(super) fn new(max: usize, fence_timeout: Duration, drain: DrainToken, gauge: Gauge) -> Self {
+        Self { count: Arc::new(AtomicUsize::new(0)), gauge, max, fence_timeout, drain }
     }
 
-    /// Reads held now.
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+    /// Holds a read while something else than a store is waited for; `ready` tells whether it came in time.
+    pub(super) async fn until(&self, ready: impl Future<Output = bool>) -> Result<(), Refusal> {
+        let _hold = self.enter().ok_or(Refusal::TooManyHolds)?;
+        tokio::select! {
+            ready = ready => if ready { Ok(()) } else { Err(Refusal::HoldTimeout) },
+            () = self.drain.draining() => Err(Refusal::Shutdown),
+        }
     }
 
     /// Waits until `reader` may answer `want`.
@@ -153,13 +161,17 @@ impl Holds {
         let entered = self
             .count
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < self.max).then_some(count + 1));
-        entered.ok().map(|_| Hold { count: self.count.clone() })
+        entered.ok().map(|_| {
+            self.gauge.inc();
+            Hold { count: self.count.clone(), gauge: self.gauge.clone() }
+        })
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.dec();
     }
 }
 

@@ -182,9 +182,9 @@ impl Metrics {
         self.hold_seconds.observe(waited.as_secs_f64());
     }
 
-    /// So many reads are held now.
-    pub(super) fn holding(&self, count: usize) {
-        self.held_now.set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// The gauge of reads being held.
+    pub(super) fn held_now(&self) -> Gauge {
+        self.held_now.clone()
     }
 
     /// Body bytes went out from the cache.

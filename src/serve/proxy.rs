@@ -142,7 +142,8 @@ impl Proxy {
             head_timeout: parts.options.request_timeout,
             max_frame: parts.options.max_frame,
         };
-        let holds = Holds::new(parts.options.max_holds, parts.options.fence_timeout, parts.drain.clone());
+        let held_now = parts.metrics.held_now();
+        let holds = Holds::new(parts.options.max_holds, parts.options.fence_timeout, parts.drain.clone(), held_now);
         Self { inner: Arc::new(Inner { parts, forwarder, holds }) }
     }
 
@@ -213,8 +214,15 @@ impl Inner {
         let decision = self.decide(&request, &mut asked, impersonates, begun).await;
         let known = asked.entry.is_some();
         let read = match decision {
-            Decision::Cache(read) => read,
-            Decision::Forward(reason) => return (self.forward(request, asked, reason).await, known),
+            Ok(Decision::Cache(read)) => read,
+            Ok(Decision::Forward(reason)) => return (self.forward(request, asked, reason).await, known),
+            Err(refusal) => {
+                let unknown = || "forebay has not learned yet what the API server serves; try again".to_owned();
+                return match self.not_held(refusal, 1, unknown, begun) {
+                    Ok(answered) => (answered, known),
+                    Err(reason) => (self.forward(request, asked, reason).await, known),
+                };
+            }
         };
         match self.cached(&read, &asked, &request, begun).await {
             Ok(answered) => (answered, known),
@@ -228,7 +236,7 @@ impl Inner {
         asked: &mut Asked,
         impersonates: bool,
         begun: Instant,
-    ) -> Decision {
+    ) -> Result<Decision, Refusal> {
         let negotiated = negotiate::negotiate(request.headers(), asked.options.pretty.as_deref(), true);
         let format = match (negotiated.format, negotiated.error_format) {
             (negotiate::Format::Json, other) => other,
@@ -247,15 +255,18 @@ impl Inner {
             };
             route::decide(&facts, asked.entry.as_ref(), &*self.parts.options.never)
         };
-        let Some(gvr) = asked.info.resource().map(|path| path.gvr.clone()) else { return facts(asked) };
+        let Some(gvr) = asked.info.resource().map(|path| path.gvr.clone()) else { return Ok(facts(asked)) };
         let discovery = &self.parts.discovery;
-        let read = matches!(asked.info.verb, Verb::Get | Verb::List) && asked.own_identity;
-        if read && discovery.catalog().is_none() {
-            // At the very start nothing is known to be cacheable yet: worth a wait, not worth more than a hold.
-            discovery.known_within(self.hold_limit(&asked.options).saturating_sub(begun.elapsed())).await;
-        }
         asked.entry = discovery.lookup(&gvr);
-        facts(asked)
+        let decision = facts(asked);
+        if !matches!(decision, Decision::Forward(Reason::Unknown)) || discovery.catalog().is_some() {
+            return Ok(decision);
+        }
+        // At the very start nothing is known to be cacheable yet. What the cache could answer is held for it.
+        let limit = self.hold_limit(&asked.options).saturating_sub(begun.elapsed());
+        self.holds.until(discovery.known_within(limit)).await?;
+        asked.entry = discovery.lookup(&gvr);
+        Ok(facts(asked))
     }
 
     /// Answers from the cache, or tells why upstream must.
@@ -274,7 +285,6 @@ impl Inner {
             Scope::Namespace(namespace) => format!("{namespace}/"),
         };
         let held = self.holds.until_ready(&reader, &fence, &read.want, &prefix, deadline).await;
-        self.parts.metrics.holding(self.holds.count());
         let (snapshot, waited) = match held {
             Held::Ready { snapshot, waited } => (snapshot, waited),
             Held::Forward(reason) => {
@@ -285,7 +295,16 @@ impl Inner {
                 }
                 return Err(reason);
             }
-            Held::Refuse(refusal) => return self.not_held(refusal, &reader, read, begun),
+            Held::Refuse(refusal) => {
+                let progress = reader.progress();
+                let seconds = progress.time_left().map_or(1, |left| left.as_secs().clamp(1, 30));
+                let loading = || {
+                    let of = progress.expected().map_or(String::new(), |total| format!(" of {total}"));
+                    let (resource, loaded) = (read.gvr.group_resource(), progress.loaded());
+                    format!("forebay's cache of {resource} is still loading: {loaded}{of} objects so far; try again")
+                };
+                return self.not_held(refusal, u32::try_from(seconds).unwrap_or(1), loading, begun);
+            }
         };
         let (answer, snapshot) = match cached::answer(read, &snapshot).await {
             Answer::Nothing(response) if self.proves(snapshot.rv) => (Answer::Found(response), snapshot),
@@ -352,24 +371,20 @@ impl Inner {
         reader.snapshot().filter(|snapshot| snapshot.rv >= shown)
     }
 
-    fn not_held(&self, refusal: Refusal, reader: &Reader, read: &Read, begun: Instant) -> Result<Answered, Reason> {
+    /// The answer to a read that could not be held to its end, or why upstream gives it.
+    fn not_held(
+        &self,
+        refusal: Refusal,
+        retry: u32,
+        why: impl FnOnce() -> String,
+        begun: Instant,
+    ) -> Result<Answered, Reason> {
         self.parts.metrics.held_for(begun.elapsed());
-        let progress = reader.progress();
-        let seconds = progress.time_left().map_or(1, |left| left.as_secs().clamp(1, 30));
-        let retry = u32::try_from(seconds).unwrap_or(1);
         let status = match refusal {
             Refusal::HoldTimeout if self.parts.options.on_hold_timeout == OnHoldTimeout::Forward => {
                 return Err(Reason::HoldTimeout);
             }
-            Refusal::HoldTimeout => {
-                let of = progress.expected().map_or(String::new(), |total| format!(" of {total}"));
-                let message = format!(
-                    "forebay's cache of {} is still loading: {}{of} objects so far; try again",
-                    read.gvr.group_resource(),
-                    progress.loaded()
-                );
-                Status::service_unavailable(message, Some(retry))
-            }
+            Refusal::HoldTimeout => Status::service_unavailable(why(), Some(retry)),
             Refusal::Shutdown => Status::service_unavailable("forebay is shutting down", Some(1)),
             _ => Status::too_many_requests("forebay holds as many reads as it may (--max-holds)", retry),
         };
