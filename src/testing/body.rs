@@ -51,7 +51,8 @@ impl Body {
 
     /// A whole body, sent through a sink where the plan wants something done to it.
     pub(super) fn whole(bytes: Bytes, plan: BodyPlan) -> Self {
-        if plan.pace.is_zero() && plan.holds.is_empty() && plan.cut.is_none() && plan.stall.is_none() {
+        let BodyPlan { pace, holds, piece, cut, stall } = &plan;
+        if pace.is_zero() && holds.is_empty() && piece.is_none() && cut.is_none() && stall.is_none() {
             return Self::Whole(Some(bytes));
         }
         let (mut sink, body) = Self::stream(plan);
@@ -89,8 +90,9 @@ impl http_body::Body for Body {
 impl Sink {
     /// Sends a piece, in several if it is large.
     pub(super) async fn send(&mut self, mut bytes: Bytes) -> Result<(), Closed> {
-        while bytes.len() > CHUNK + CHUNK / 2 {
-            self.piece(bytes.split_to(CHUNK)).await?;
+        let (size, most) = self.plan.piece.map_or((CHUNK, CHUNK + CHUNK / 2), |size| (size, size));
+        while bytes.len() > most {
+            self.piece(bytes.split_to(size)).await?;
         }
         self.piece(bytes).await
     }

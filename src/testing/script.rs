@@ -67,6 +67,7 @@ pub(super) struct Plan {
     pub(super) before: Vec<Before>,
     pub(super) reply: Option<Reply>,
     pub(super) reset: bool,
+    pub(super) reset_answered: bool,
     pub(super) content_type: Option<String>,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: BodyPlan,
@@ -84,6 +85,7 @@ pub(super) enum Before {
 pub(super) struct BodyPlan {
     pub(super) pace: Duration,
     pub(super) holds: Vec<Arc<Latch>>,
+    pub(super) piece: Option<usize>,
     pub(super) cut: Option<usize>,
     pub(super) stall: Option<usize>,
 }
@@ -120,10 +122,12 @@ enum Action {
     Hold(Arc<Latch>),
     Reply(Reply),
     Reset,
+    ResetAnswered,
     ContentType(String),
     Header(String, String),
     Pace(Duration),
     HoldFrames(Arc<Latch>),
+    Dribble(usize),
     Cut(usize),
     Stall(usize),
     Inject(Bytes),
@@ -182,10 +186,12 @@ impl Plan {
                 self.reply.get_or_insert(reply);
             }
             Action::Reset => self.reset = true,
+            Action::ResetAnswered => self.reset_answered = true,
             Action::ContentType(value) => self.content_type = Some(value),
             Action::Header(name, value) => self.headers.push((name, value)),
             Action::Pace(by) => self.body.pace += by,
             Action::HoldFrames(latch) => self.body.holds.push(latch),
+            Action::Dribble(n) => self.body.piece = Some(n),
             Action::Cut(n) => self.body.cut = Some(n),
             Action::Stall(n) => self.body.stall = Some(n),
             Action::Inject(bytes) => self.watch.inject.push(bytes),
@@ -270,6 +276,17 @@ impl On {
     /// Kills the TCP connection (RST) instead of answering.
     pub fn reset(self) -> Rule {
         self.rule(Action::Reset)
+    }
+
+    /// Does what is asked, then kills the TCP connection (RST) instead of answering: a write whose outcome the client
+    /// can't know.
+    pub fn reset_when_done(self) -> Rule {
+        self.rule(Action::ResetAnswered)
+    }
+
+    /// Sends the body in pieces of at most this many bytes.
+    pub fn dribble(self, bytes: usize) -> Rule {
+        self.rule(Action::Dribble(bytes.max(1)))
     }
 
     /// Sends this many bytes of the body, then breaks the connection (HTTP/2: resets the stream).

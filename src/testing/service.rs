@@ -87,6 +87,10 @@ impl Shared {
             Ok(answer) => answer,
             Err(status) => Answer::status(&status, &mut plan),
         };
+        if plan.reset_answered {
+            connection.reset();
+            return Err(Broken);
+        }
         // Set once, here.
         let _ = seen.answered.set(answer.status);
         Ok(respond(answer, &seen, &plan))
