@@ -1,3 +1,6 @@
 //! Tests of the whole program over real sockets and processes, in one binary.
 
 mod cli;
+mod client;
+mod hold;
+mod rig;
