@@ -4,3 +4,4 @@ mod cli;
 mod client;
 mod hold;
 mod rig;
+mod sync;
