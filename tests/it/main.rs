@@ -2,6 +2,7 @@
 
 mod cli;
 mod client;
+mod fences;
 mod hold;
 mod rig;
 mod sync;

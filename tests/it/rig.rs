@@ -90,7 +90,7 @@ impl Forebay {
         ];
         given.extend(flags.iter().map(|&flag| flag.to_owned()));
         let command = Flags::augment_args(clap::Command::new("forebay").no_binary_name(true));
-        let flags = Flags::from_arg_matches(&command.get_matches_from(given)).unwrap();
+        let flags = Flags::from_arg_matches(&command.try_get_matches_from(given).unwrap()).unwrap();
         let config = config::load(&flags, &BTreeMap::new(), &[]).unwrap();
         let running = app::start(config).await.unwrap();
         Self { running, access: Access::read(&own), dir }
