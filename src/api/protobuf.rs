@@ -6,6 +6,8 @@
 //!
 //! It knows no schema beyond that and decodes nothing else. A length that reaches out of its message is an error.
 
+pub mod watch;
+
 use std::ops::Range;
 
 /// The first bytes of every enveloped body.
@@ -136,6 +138,32 @@ pub fn facts(body: &[u8]) -> Result<Facts<'_>, Error> {
         }
     }
     Ok(facts)
+}
+
+/// The version of an enveloped list, from its first bytes: its ListMeta comes before its items. `None` where these bytes
+/// don't tell.
+pub fn list_version(start: &[u8]) -> Option<&str> {
+    if !start.starts_with(MAGIC) {
+        return None;
+    }
+    let mut envelope = Message { body: start, at: MAGIC.len(), end: start.len() };
+    loop {
+        let key = envelope.varint().ok()?;
+        let len = envelope.varint().ok()?;
+        if key != 0x12 {
+            envelope.take(len).ok()?;
+            continue;
+        }
+        // The list itself, which goes on beyond these bytes.
+        let mut list = Message { body: start, at: envelope.at, end: start.len() };
+        let first = list.next().ok()??;
+        if first.number != 1 {
+            return None;
+        }
+        let mut facts = Facts::default();
+        facts.read_list_meta(first.message("metadata").ok()?).ok()?;
+        return facts.resource_version;
+    }
 }
 
 // === impl Facts ===

@@ -153,6 +153,12 @@ fn outgoing(request: Request<Incoming>, upgrade: Option<HeaderValue>, own_identi
     let (mut parts, incoming) = request.into_parts();
     if own_identity {
         parts.headers.remove(header::AUTHORIZATION);
+        // Should forebay's certificate be one that upstream trusts to name users, clients must not use it for that.
+        let names: Vec<_> =
+            parts.headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
+        for name in names {
+            parts.headers.remove(name);
+        }
     }
     // hyper has answered it already.
     parts.headers.remove(header::EXPECT);

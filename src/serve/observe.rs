@@ -23,7 +23,10 @@ use crate::{
             list::{ListError, Splitter},
             object,
         },
-        protobuf,
+        protobuf::{
+            self,
+            watch::{WatchError, WatchFrames},
+        },
         resource_version::ResourceVersion,
     },
     store::{Digest, Fence, Passing, Registry, Snapshot, StoreKey},
@@ -31,6 +34,9 @@ use crate::{
 
 /// An API object is at most some 3 MB; a longer body is no single object.
 const LARGEST_OBJECT: usize = 4 << 20;
+
+/// A protobuf list tells its version within these first bytes.
+const LIST_START: usize = 4 << 10;
 
 /// What a request that is being forwarded was about, as far as fences care.
 #[derive(Clone, Debug)]
@@ -86,6 +92,8 @@ enum Reading {
     Get { encoding: Encoding, body: Vec<u8> },
     List { splitter: Box<Splitter>, whole: Option<Digest> },
     Watch { frames: Box<FrameDecoder>, initial: Option<Digest> },
+    ProtobufList { start: Vec<u8> },
+    ProtobufWatch { frames: Box<WatchFrames>, initial: Option<Digest> },
     Nothing,
 }
 
@@ -125,6 +133,15 @@ impl Observer {
             }
             Act::List { whole } if code == StatusCode::OK && encoding == Encoding::Json => {
                 Reading::List { splitter: Box::new(Splitter::new(max_frame)), whole: whole.then(Digest::default) }
+            }
+            Act::List { .. } if code == StatusCode::OK && encoding == Encoding::Protobuf => {
+                Reading::ProtobufList { start: Vec::new() }
+            }
+            Act::Watch { whole } if code == StatusCode::OK && encoding == Encoding::Protobuf => {
+                Reading::ProtobufWatch {
+                    frames: Box::new(WatchFrames::new(max_frame)),
+                    initial: whole.then(Digest::default),
+                }
             }
             Act::Watch { whole } if code == StatusCode::OK && encoding == Encoding::Json => {
                 Reading::Watch { frames: Box::new(FrameDecoder::new(max_frame)), initial: whole.then(Digest::default) }
@@ -169,6 +186,21 @@ impl Observer {
                     self.reading = Reading::Nothing;
                 }
             }
+            Reading::ProtobufList { start } => {
+                start.extend_from_slice(&chunk[..chunk.len().min(LIST_START)]);
+                if let Some(rv) = protobuf::list_version(start).and_then(|rv| rv.parse().ok()) {
+                    self.subject.fence.raise_position(rv);
+                    self.reading = Reading::Nothing;
+                } else if start.len() >= LIST_START {
+                    self.reading = Reading::Nothing;
+                }
+            }
+            Reading::ProtobufWatch { frames, initial } => {
+                frames.feed(chunk);
+                if self.subject.watched_protobuf(frames, initial).is_err() {
+                    self.reading = Reading::Nothing;
+                }
+            }
             Reading::Nothing => {}
         }
         if let Some(left) = &mut self.left {
@@ -205,7 +237,11 @@ impl Observer {
                     self.subject.fence.raise_position(rv);
                 }
             }
-            Reading::Write { .. } | Reading::Watch { .. } | Reading::Nothing => {}
+            Reading::Write { .. }
+            | Reading::Watch { .. }
+            | Reading::ProtobufList { .. }
+            | Reading::ProtobufWatch { .. }
+            | Reading::Nothing => {}
         }
     }
 }
@@ -251,28 +287,59 @@ impl Subject {
         }
     }
 
-    /// Looks at the frames that are complete. Every event raises the fence; what the initial events add up to, the end of
-    /// them may prove of the store.
+    /// Looks at the frames that are complete.
     fn watched(&self, frames: &mut FrameDecoder, initial: &mut Option<Digest>) -> Result<(), FrameError> {
         while let Some(frame) = frames.next_frame()? {
             let Ok(facts) = object::scan(frame.object) else { continue };
             let Some(rv) = facts.resource_version.as_deref().and_then(|rv| rv.parse().ok()) else { continue };
-            match (frame.kind, initial.as_mut()) {
-                (EventType::Added, Some(digest)) => digest.add(&key_of(&facts), rv),
-                (EventType::Bookmark, Some(digest)) if facts.initial_events_end => {
-                    self.claim(*digest, rv);
-                    *initial = None;
-                }
-                // Changes among the initial events: what they add up to is not told by a sum.
-                (EventType::Modified | EventType::Deleted, Some(_)) => *initial = None,
-                _ => {}
-            }
-            match frame.kind {
-                EventType::Bookmark => self.fence.raise_bookmark(rv),
-                _ => self.fence.raise(rv),
-            }
+            let key = || key_of(facts.namespace.as_deref(), facts.name.as_deref());
+            self.watched_event(frame.kind, key, rv, facts.initial_events_end, initial);
         }
         Ok(())
+    }
+
+    /// As [`Self::watched`], for the other encoding.
+    fn watched_protobuf(&self, frames: &mut WatchFrames, initial: &mut Option<Digest>) -> Result<(), WatchError> {
+        while let Some(frame) = frames.next_frame()? {
+            let kind = match frame.kind {
+                "ADDED" => EventType::Added,
+                "MODIFIED" => EventType::Modified,
+                "DELETED" => EventType::Deleted,
+                "BOOKMARK" => EventType::Bookmark,
+                _ => continue,
+            };
+            let Ok(facts) = protobuf::facts(frame.object) else { continue };
+            let Some(rv) = facts.resource_version.and_then(|rv| rv.parse().ok()) else { continue };
+            let key = || key_of(facts.namespace, facts.name);
+            self.watched_event(kind, key, rv, facts.initial_events_end, initial);
+        }
+        Ok(())
+    }
+
+    /// Every event raises the fence; what the initial events add up to, the end of them may prove of the store.
+    fn watched_event(
+        &self,
+        kind: EventType,
+        key: impl FnOnce() -> String,
+        rv: ResourceVersion,
+        end: bool,
+        initial: &mut Option<Digest>,
+    ) {
+        match (kind, initial.as_mut()) {
+            (EventType::Added, Some(digest)) => digest.add(&key(), rv),
+            (EventType::Bookmark, Some(digest)) if end => {
+                self.claim(*digest, rv);
+                *initial = None;
+            }
+            // Changes among the initial events: what they add up to is not told by a sum.
+            (EventType::Modified | EventType::Deleted, Some(_)) => *initial = None,
+            _ => {}
+        }
+        match kind {
+            EventType::Bookmark => self.fence.raise_bookmark(rv),
+            EventType::Added | EventType::Modified | EventType::Deleted => self.fence.raise(rv),
+            EventType::Error => {}
+        }
     }
 
     fn claim(&self, digest: Digest, rv: ResourceVersion) {
@@ -350,12 +417,12 @@ fn status_name(body: &[u8]) -> Option<String> {
 fn key_and_version(object: &[u8]) -> Option<(String, ResourceVersion)> {
     let facts = object::scan(object).ok()?;
     let rv = facts.resource_version.as_deref()?.parse().ok()?;
-    Some((key_of(&facts), rv))
+    Some((key_of(facts.namespace.as_deref(), facts.name.as_deref()), rv))
 }
 
-fn key_of(facts: &object::Facts<'_>) -> String {
-    let name = facts.name.as_deref().unwrap_or_default();
-    match facts.namespace.as_deref() {
+fn key_of(namespace: Option<&str>, name: Option<&str>) -> String {
+    let name = name.unwrap_or_default();
+    match namespace {
         Some(namespace) if !namespace.is_empty() => format!("{namespace}/{name}"),
         _ => name.to_owned(),
     }
@@ -367,7 +434,7 @@ fn encoding(headers: &HeaderMap) -> Encoding {
     }
     match headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes()) {
         Some(kind) if kind.starts_with(b"application/json") => Encoding::Json,
-        Some(b"application/vnd.kubernetes.protobuf") => Encoding::Protobuf,
+        Some(kind) if kind.starts_with(b"application/vnd.kubernetes.protobuf") => Encoding::Protobuf,
         _ => Encoding::Unreadable,
     }
 }

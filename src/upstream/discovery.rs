@@ -151,6 +151,10 @@ impl Discovery {
                     }
                 }
                 Err(error) => {
+                    if matches!(error.code(), Some(401 | 403 | 404)) && self.shared.catalog.load().is_none() {
+                        // Nobody will ever tell: without a catalog every resource is unknown, and reads are forwarded.
+                        self.install(fetch::Fetched::default());
+                    }
                     let wait = backoff.after(begun.elapsed(), error.retry_after());
                     warn!(%error, retry_in = ?wait, "discovery failed; unknown resources are forwarded");
                     sleep(wait).await;

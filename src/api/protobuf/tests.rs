@@ -176,3 +176,16 @@ proptest! {
         let _ = facts(&body);
     }
 }
+
+#[test]
+fn the_version_of_a_list_is_in_its_first_bytes() {
+    let meta = [&[0x0a, 0, 0x12, 3][..], b"123", &[0x1a, 0]].concat();
+    let list = [&[0x0a, meta.len() as u8][..], &meta, &[0x12, 0x50]].concat();
+    // 200 bytes of list are announced, of which these are the first.
+    let body = [&b"k8s\0\x0a\x02\x12\x00"[..], &[0x12, 0xc8, 0x01], &list].concat();
+    assert_eq!(list_version(&body), Some("123"));
+    for cut in 0..body.len() - 2 {
+        assert_eq!(list_version(&body[..cut]), None, "{cut}");
+    }
+    assert_eq!(list_version(b"{\"kind\":\"PodList\"}"), None);
+}
