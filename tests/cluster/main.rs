@@ -24,5 +24,9 @@ mod cold_start;
 mod informers;
 mod kubectl;
 mod main_job;
+#[path = "../readme/markdown.rs"]
+#[allow(dead_code, reason = "tests/readme uses the rest of it")]
+mod markdown;
 mod read_your_writes;
+mod readme;
 mod smoke;
