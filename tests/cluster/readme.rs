@@ -28,7 +28,7 @@ exec kubectl "$1" get --raw /apis/apps/v1/deployments
 "#;
 
 /// What the block leaves running ends with it, whatever happens in between.
-const BEFORE: &str = "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n";
+const BEFORE: &str = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_blocks_for_a_real_cluster_work() {
