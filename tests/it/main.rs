@@ -3,6 +3,8 @@
 mod cli;
 mod client;
 mod fences;
+mod framing;
 mod hold;
+mod raw;
 mod rig;
 mod sync;

@@ -1,0 +1,174 @@
+//! Where a message ends and who sent it (SEC-06): what can be read in two ways is refused, and no client can make its
+//! credential, or forebay's, disappear from a request or appear in somebody else's.
+
+use forebay::testing::{ApiServer, any};
+use serde_json::Value;
+
+use crate::{
+    raw::{RawClient, RawUpstream, UPSTREAM_TOKEN},
+    rig::{Forebay, Rig, forwarded, upstream_with_pods},
+};
+
+const WRITE: &str = "POST /api/v1/namespaces/x/configmaps";
+
+/// Requests that are refused with 400, and after which the connection ends: what follows on it is anybody's guess.
+const AMBIGUOUS: &[(&str, &str)] = &[
+    ("two lengths", "content-length: 2\r\ncontent-length: 30\r\n\r\n{}"),
+    ("a list of lengths", "content-length: 2, 30\r\n\r\n{}"),
+    ("a signed length", "content-length: +2\r\n\r\n{}"),
+    ("a length that is no number", "content-length: two\r\n\r\n{}"),
+    ("a huge length", "content-length: 99999999999999999999999\r\n\r\n{}"),
+    ("a space before the colon", "content-length : 2\r\n\r\n{}"),
+    ("a folded header", "x-a: b\r\n content-length: 2\r\n\r\n{}"),
+    ("chunked, but not last", "transfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n"),
+    ("an unknown coding", "transfer-encoding: xchunked\r\n\r\n0\r\n\r\n"),
+    ("a header name with a space", "x a: b\r\n\r\n"),
+    ("a header name that is none", "x\u{e9}: b\r\n\r\n"),
+    ("a header without a colon", "nonsense\r\n\r\n"),
+    ("a zero byte in a value", "x-a: b\0c\r\n\r\n"),
+    ("a carriage return in a value", "x-a: b\rc\r\n\r\n"),
+];
+
+/// Requests that are one message, but two people's, or that would lose a header that says whose.
+const REFUSED: &[(&str, &str)] = &[
+    ("authorization named as hop-by-hop", "connection: authorization\r\n\r\n"),
+    ("... in any case, among others", "connection: keep-alive, AUTHORIZATION\r\n\r\n"),
+    ("the length named as hop-by-hop", "connection: content-length\r\ncontent-length: 2\r\n\r\n{}"),
+    ("impersonation named as hop-by-hop", "impersonate-user: bob\r\nconnection: impersonate-user\r\n\r\n"),
+    ("a second credential", "authorization: Bearer other\r\n\r\n"),
+    ("the same credential again", "Authorization: Bearer x\r\n\r\n"),
+];
+
+async fn raw() -> (RawUpstream, Forebay) {
+    let upstream = RawUpstream::start().await;
+    let forebay = Forebay::start(&upstream.kubeconfig(), &[]).await;
+    (upstream, forebay)
+}
+
+/// Nothing has been sent on: a request that follows is the first to arrive.
+async fn nothing_passed(upstream: &mut RawUpstream, forebay: &Forebay, what: &str) {
+    let mut client = RawClient::ask(forebay, "GET /version", "\r\n").await;
+    let mut request = upstream.next().await;
+    assert_eq!(request.target(), "/version", "{what}: reached upstream: {}", request.head);
+    request.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    assert_eq!(client.read_head().await, 200);
+    assert!(upstream.is_quiet(), "{what}");
+}
+
+#[tokio::test]
+async fn ambiguous_framing_is_refused_and_ends_the_connection() {
+    let (mut upstream, forebay) = raw().await;
+    for (what, rest) in AMBIGUOUS {
+        let mut client = RawClient::ask(&forebay, WRITE, rest).await;
+        // What would be smuggled in, were the end of the first request misread.
+        client.again(&forebay, "DELETE /api/v1/namespaces/x", "\r\n").await;
+        assert_eq!(client.read_head().await, 400, "{what}: {}", client.head);
+        let rest = client.read_to_end().await;
+        assert!(!rest.contains("HTTP/1.1"), "{what}: a second answer: {rest}");
+        nothing_passed(&mut upstream, &forebay, what).await;
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_could_get_lost_is_refused() {
+    let (mut upstream, forebay) = raw().await;
+    for (what, rest) in REFUSED {
+        let mut client = RawClient::ask(&forebay, WRITE, rest).await;
+        assert_eq!(client.read_head().await, 400, "{what}: {}", client.head);
+        let length = client.headers("content-length")[0].parse().unwrap();
+        let status: Value = serde_json::from_slice(&client.read(length).await).unwrap();
+        assert_eq!((&status["kind"], &status["code"]), (&"Status".into(), &400.into()), "{what}");
+        assert!(!status.to_string().contains(&forebay.access().token), "{what}");
+        nothing_passed(&mut upstream, &forebay, what).await;
+    }
+}
+
+/// A length beside a chunked body counts for nothing and does not go on.
+#[tokio::test]
+async fn a_length_beside_chunks_never_goes_on() {
+    let (mut upstream, forebay) = raw().await;
+    for lines in ["content-length: 4\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 4"]
+    {
+        let mut client = RawClient::ask(&forebay, WRITE, &format!("{lines}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n")).await;
+        let mut request = upstream.next().await;
+        assert_eq!(request.headers("content-length"), [""; 0], "{}", request.head);
+        assert_eq!(request.headers("transfer-encoding"), ["chunked"], "{}", request.head);
+        assert_eq!(request.read_until(b"0\r\n\r\n").await, b"2\r\n{}\r\n0\r\n\r\n");
+        request.send("HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(client.read_head().await, 201);
+    }
+}
+
+#[tokio::test]
+async fn targets_that_are_no_path_are_refused_or_mean_this_server() {
+    let (mut upstream, forebay) = raw().await;
+    for (line, codes) in [
+        ("CONNECT example.com:443", &[400, 405][..]),
+        ("OPTIONS *", &[400]),
+        ("GET api/v1/pods", &[400]),
+        ("GET", &[400]),
+        ("GET /a b", &[400]),
+        ("G\u{e9}T /", &[400]),
+    ] {
+        let mut client = RawClient::ask(&forebay, line, "\r\n").await;
+        let code = client.read_head().await;
+        assert!(codes.contains(&code), "{line}: {}", client.head);
+        nothing_passed(&mut upstream, &forebay, line).await;
+    }
+    // Absolute form: the host in it is not where the request goes.
+    let mut client = RawClient::ask(&forebay, "GET http://example.com/version?a=b", "host: other\r\n\r\n").await;
+    let mut request = upstream.next().await;
+    assert_eq!(request.target(), "/version?a=b");
+    assert_eq!(request.headers("host").len(), 1, "{}", request.head);
+    assert!(request.headers("host")[0].starts_with("127.0.0.1:"), "{}", request.head);
+    assert_eq!(request.headers("authorization"), [format!("Bearer {UPSTREAM_TOKEN}")]);
+    request.send("HTTP/1.1 204 No Content\r\n\r\n").await;
+    assert_eq!(client.read_head().await, 204);
+}
+
+/// A body where none belongs does not become the next request.
+#[tokio::test]
+async fn a_get_with_a_body_and_one_right_behind_it_are_two() {
+    let rig = Rig::with(upstream_with_pods(3).await, &[]).await;
+    let pods = "GET /api/v1/pods";
+    rig.forebay.wait_cached("/api/v1/pods").await;
+    let smuggled = "DELETE /api/v1/namespaces/x HTTP/1.1\r\n\r\n";
+    let framed = [
+        format!("content-length: {}\r\n\r\n{smuggled}", smuggled.len()),
+        format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{smuggled}\r\n0\r\n\r\n", smuggled.len()),
+    ];
+    for rest in framed {
+        let mut client = RawClient::ask(&rig.forebay, pods, &rest).await;
+        client.again(&rig.forebay, pods, "connection: close\r\n\r\n").await;
+        let answers = client.read_to_end().await;
+        assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+        assert_eq!(answers.matches(r#""kind":"PodList""#).count(), 2, "{answers}");
+        assert_eq!(answers.matches("x-forebay: hit").count(), 1, "only the one without a body: {answers}");
+    }
+    assert_eq!(rig.upstream.log().count(any().and("not GET", |seen| seen.method != "GET")), 0);
+    assert_eq!(rig.upstream.log().count(forwarded(any())), 2);
+}
+
+/// Requests that come in small pieces, in one piece, or in HTTP/1.0, are what they are.
+#[tokio::test]
+async fn pieces_do_not_matter() {
+    let rig = Rig::with(ApiServer::builder().start().await.unwrap(), &[]).await;
+    let token = &rig.forebay.access().token;
+    let one = format!("GET /version HTTP/1.1\r\nhost: x\r\nauthorization: bearer {token}\r\n\r\n");
+    let mut client = RawClient::connect(rig.forebay.access()).await;
+    for byte in one.as_bytes() {
+        client.send([*byte]).await;
+    }
+    assert_eq!(client.read_head().await, 200);
+    let mut client = RawClient::connect(rig.forebay.access()).await;
+    client.send(one.repeat(20)).await;
+    for n in 0..20 {
+        assert_eq!(client.read_head().await, 200, "{n}");
+        client.read_until(b"\"platform\": \"linux/amd64\"\n}").await;
+        let _ = client.text();
+    }
+    let mut client = RawClient::connect(rig.forebay.access()).await;
+    client.send(one.replace("HTTP/1.1", "HTTP/1.0")).await;
+    assert_eq!(client.read_head().await, 200);
+    assert!(client.read_to_end().await.ends_with('}'), "closes by itself");
+}
