@@ -8,3 +8,4 @@ mod hold;
 mod raw;
 mod rig;
 mod sync;
+mod wire;

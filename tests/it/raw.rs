@@ -21,7 +21,8 @@ use crate::{
 /// The credential of forebay in [`RawUpstream`]'s kubeconfig.
 pub(crate) const UPSTREAM_TOKEN: &str = "upstream-token";
 
-/// Serves discovery of nothing by itself; every other request is the test's to answer.
+/// Serves discovery of nothing by itself; every other request is the test's to answer, each on a connection of its own: an
+/// answer that does not close it leaves it to forebay for the next request, which then comes to [`Raw::read_head`].
 pub(crate) struct RawUpstream {
     address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Raw<TcpStream>>,
@@ -75,6 +76,15 @@ impl RawUpstream {
     /// The next request that is not for discovery.
     pub(crate) async fn next(&mut self) -> Raw<TcpStream> {
         within("a request upstream", self.requests.recv()).await.expect("the upstream runs")
+    }
+
+    /// The next request, which comes while `client` waits: an answer instead of it is a failure.
+    pub(crate) async fn next_of(&mut self, client: &mut RawClient) -> Raw<TcpStream> {
+        tokio::select! {
+            biased;
+            request = self.next() => request,
+            _ = client.try_head() => panic!("answered without upstream: {}\n{}", client.head, client.text()),
+        }
     }
 
     /// Whether no request has come. Only after something that would have followed it.
