@@ -109,9 +109,10 @@ impl Forwarder {
         unanswered.fence = None;
         self.metrics.requested("forward", response.status().as_str(), begun.elapsed());
 
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(client_side) = client_side
-        {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(client_side) = client_side else {
+                return Err(Failure::Broken("upstream switched protocols without having been asked to".into()));
+            };
             let upstream_side = hyper::upgrade::on(&mut response);
             tunnel::join(&self.tasks, self.drain.clone(), client_side, upstream_side);
             let (mut parts, _) = response.into_parts();
