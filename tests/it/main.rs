@@ -2,10 +2,13 @@
 
 mod cli;
 mod client;
+mod failures;
 mod fences;
 mod framing;
 mod hold;
+mod identity;
 mod raw;
 mod rig;
 mod sync;
+mod tunnel;
 mod wire;
