@@ -8,12 +8,16 @@
 //! ```
 //!
 //! A chunk is looked at before it is passed on, so the fence stands before the client can act on it. What can't be read
-//! (compressed, another encoding, too large) leaves a write in doubt, which is always right. The shapes of write
+//! (another encoding, a Table, too large) leaves the resource in doubt, which is always right. Gzip is undone on the side. The shapes of write
 //! responses are those of `api-semantics.md` section 9.
 
-use std::sync::Arc;
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
 
 use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, Method, StatusCode, header};
 
 use crate::{
@@ -82,9 +86,14 @@ pub(super) enum Act {
 pub(super) struct Observer {
     subject: Subject,
     reading: Reading,
+    /// For a body that comes compressed.
+    inflate: Option<Inflate>,
     /// Bytes the body still has, where its length is known.
     left: Option<u64>,
 }
+
+/// Undoes gzip piece by piece; a stream may have several members, one after each flush (watches do).
+struct Inflate(MultiGzDecoder<Vec<u8>>);
 
 #[derive(Debug)]
 enum Reading {
@@ -124,9 +133,11 @@ impl Observer {
                 encoding,
                 body: Vec::new(),
             },
-            Act::Get if code == StatusCode::OK && encoding != Encoding::Unreadable => {
-                Reading::Get { encoding, body: Vec::new() }
+            Act::Get | Act::List { .. } if code == StatusCode::OK && encoding == Encoding::Unreadable => {
+                subject.fence.doubt();
+                return None;
             }
+            Act::Get if code == StatusCode::OK => Reading::Get { encoding, body: Vec::new() },
             Act::Get if code == StatusCode::NOT_FOUND => {
                 subject.gone();
                 return None;
@@ -149,7 +160,8 @@ impl Observer {
             Act::Get | Act::List { .. } | Act::Watch { .. } => return None,
         };
         let left = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let mut observer = Box::new(Self { subject, reading, left });
+        let inflate = is_gzip(headers).then(|| Inflate(MultiGzDecoder::new(Vec::new())));
+        let mut observer = Box::new(Self { subject, reading, inflate, left });
         if left == Some(0) {
             observer.end();
         }
@@ -158,13 +170,29 @@ impl Observer {
 
     /// A chunk is about to be passed on.
     pub(super) fn data(&mut self, chunk: &Bytes) {
+        match &mut self.inflate {
+            None => self.read(chunk),
+            Some(inflate) => match inflate.feed(chunk) {
+                Ok(plain) => self.read(&plain),
+                Err(_) => self.give_up(),
+            },
+        }
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(chunk.len() as u64);
+            // The client knows that this is the end as soon as it has these bytes.
+            if *left == 0 {
+                self.end();
+            }
+        }
+    }
+
+    fn read(&mut self, chunk: &[u8]) {
         match &mut self.reading {
             Reading::Write { body, .. } | Reading::Get { body, .. } => {
                 if body.len() + chunk.len() <= LARGEST_OBJECT {
                     body.extend_from_slice(chunk);
                 } else {
-                    // Nothing to learn from it any more; a write that is given up so is left in doubt.
-                    self.reading = Reading::Nothing;
+                    self.give_up();
                 }
             }
             Reading::List { splitter, whole } => {
@@ -177,7 +205,7 @@ impl Observer {
                     Ok::<(), ListError>(())
                 });
                 if fed.is_err() {
-                    self.reading = Reading::Nothing;
+                    self.give_up();
                 }
             }
             Reading::Watch { frames, initial } => {
@@ -192,7 +220,7 @@ impl Observer {
                     self.subject.fence.raise_position(rv);
                     self.reading = Reading::Nothing;
                 } else if start.len() >= LIST_START {
-                    self.reading = Reading::Nothing;
+                    self.give_up();
                 }
             }
             Reading::ProtobufWatch { frames, initial } => {
@@ -203,13 +231,15 @@ impl Observer {
             }
             Reading::Nothing => {}
         }
-        if let Some(left) = &mut self.left {
-            *left = left.saturating_sub(chunk.len() as u64);
-            // The client knows that this is the end as soon as it has these bytes.
-            if *left == 0 {
-                self.end();
-            }
+    }
+
+    /// Nothing can be learned from this body any more. What it shows of the resource is unknown: the resource is in doubt.
+    /// A write that is dropped so says it itself.
+    fn give_up(&mut self) {
+        if !matches!(self.reading, Reading::Write { .. } | Reading::Nothing) {
+            self.subject.fence.doubt();
         }
+        self.reading = Reading::Nothing;
     }
 
     /// The body is complete.
@@ -224,17 +254,23 @@ impl Observer {
                     if let Some(key) = &self.subject.key {
                         self.subject.fence.settle(key);
                     }
+                } else {
+                    self.subject.fence.doubt();
                 }
             }
             Reading::List { splitter, whole } => {
-                if let Ok(list) = splitter.finish()
-                    && let Ok(rv) = list.resource_version.parse()
-                {
-                    // A page is not the whole.
-                    if let Some(digest) = whole.filter(|_| list.continue_token.is_none()) {
-                        self.subject.claim(digest, rv);
+                let list = splitter.finish().ok();
+                let rv = list.as_ref().and_then(|list| list.resource_version.parse().ok());
+                match (list, rv) {
+                    (Some(list), Some(rv)) => {
+                        // A page is not the whole.
+                        if let Some(digest) = whole.filter(|_| list.continue_token.is_none()) {
+                            self.subject.claim(digest, rv);
+                        }
+                        self.subject.fence.raise_position(rv);
                     }
-                    self.subject.fence.raise_position(rv);
+                    // A Table, for example.
+                    _ => self.subject.fence.doubt(),
                 }
             }
             Reading::Write { .. }
@@ -243,6 +279,22 @@ impl Observer {
             | Reading::ProtobufWatch { .. }
             | Reading::Nothing => {}
         }
+    }
+}
+
+// === impl Inflate ===
+
+impl Inflate {
+    fn feed(&mut self, chunk: &[u8]) -> io::Result<Vec<u8>> {
+        self.0.write_all(chunk)?;
+        self.0.flush()?;
+        Ok(std::mem::take(self.0.get_mut()))
+    }
+}
+
+impl std::fmt::Debug for Inflate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inflate").finish_non_exhaustive()
     }
 }
 
@@ -428,8 +480,12 @@ fn key_of(namespace: Option<&str>, name: Option<&str>) -> String {
     }
 }
 
+fn is_gzip(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "gzip")
+}
+
 fn encoding(headers: &HeaderMap) -> Encoding {
-    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") && !is_gzip(headers) {
         return Encoding::Unreadable;
     }
     match headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes()) {
@@ -438,3 +494,6 @@ fn encoding(headers: &HeaderMap) -> Encoding {
         _ => Encoding::Unreadable,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -252,7 +252,8 @@ impl Fence {
         self.state.lock().contested.remove(key);
     }
 
-    fn doubt(&self) {
+    /// Something was shown that could not be read, or a write's outcome is unknown: upstream has to be asked how far it is.
+    pub fn doubt(&self) {
         self.state.lock().doubts += 1;
     }
 }
