@@ -49,6 +49,7 @@ pub type Never<'a> = &'a dyn Fn(&Gvr) -> bool;
 
 /// Who answers.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "lives for a moment; a box would cost each cached read an allocation")]
 pub enum Decision {
     /// The cache, once its store may.
     Cache(Read),

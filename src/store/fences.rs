@@ -369,7 +369,7 @@ mod tests {
         };
         let (mut writer, reader) = pair();
         let relist = writer.begin_relist();
-        writer.commit(relist, ListForm::new("L".into(), "K".into(), "v1".into(), true), ResourceVersion(5)).unwrap();
+        writer.commit(relist, ListForm::new("L".into(), "K", "v1".into(), true), ResourceVersion(5)).unwrap();
         let now = || reader.snapshot().unwrap();
         let (_, fence) = fence();
 

@@ -15,6 +15,7 @@ use crate::api::gvr::Scope;
 use super::{Phase, Registry, Summary};
 
 type Figure = fn(&Summary) -> f64;
+type Fold = fn(f64, f64) -> f64;
 
 /// Exports [`Registry::summaries`].
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let stores = self.registry.summaries();
         // The last tells how stores of single namespaces become one figure: their namespaces are no label.
-        let figures: [(&str, &str, Figure, fn(f64, f64) -> f64); 5] = [
+        let figures: [(&str, &str, Figure, Fold); 5] = [
             ("store_objects", "Objects held, or loaded so far", |store| store.objects as f64, Add::add),
             ("store_bytes", "Payload bytes held", |store| store.bytes as f64, Add::add),
             ("store_resource_version", "Version at which the store is complete", |store| store.rv.0 as f64, f64::min),

@@ -165,6 +165,7 @@ impl Identity {
 // === impl Error ===
 
 impl Error {
+    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
     pub(super) fn credentials(error: kube::Error) -> Self {
         use kube::client::AuthError;
         let message = match &error {

@@ -32,7 +32,7 @@ pub(super) enum Mode {
 }
 
 /// How a request ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Pages: everything is loaded and committed at this version.
     Loaded(ResourceVersion),
@@ -196,7 +196,7 @@ mod tests {
             (failed(None, Failure::WentBack), Verdict::Reset, Wait::No, load),
             (failed(None, Failure::NoStreaming), Verdict::Keep, Wait::No, Next::Load(Mode::Pages)),
         ] {
-            let plan = Reflector::default().step(outcome.clone());
+            let plan = Reflector::default().step(outcome);
             assert_eq!((plan.verdict, plan.wait, plan.next), (verdict, wait, next), "{outcome:?}");
         }
     }

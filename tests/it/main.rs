@@ -1,5 +1,8 @@
 //! Tests of the whole program over real sockets and processes, in one binary.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests spawn tasks, and measure real time")]
+
 mod cli;
 mod client;
 mod failures;

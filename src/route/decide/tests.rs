@@ -12,12 +12,12 @@ fn entry(namespaced: bool) -> Entry {
 }
 
 /// What is decided about `method` on `target`, after `change` to otherwise ordinary facts.
-fn decided(method: Method, target: &str, entry: Option<&Entry>, change: impl FnOnce(&mut Facts<'_>)) -> Decision {
+fn decided(method: &Method, target: &str, entry: Option<&Entry>, change: impl FnOnce(&mut Facts<'_>)) -> Decision {
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
     };
-    let info = info::parse(&method, path, query);
+    let info = info::parse(method, path, query);
     let options = ReadOptions::parse(query);
     let mut facts = Facts {
         info: &info,
@@ -33,9 +33,9 @@ fn decided(method: Method, target: &str, entry: Option<&Entry>, change: impl FnO
     decide(&facts, entry, &|gvr| &*gvr.resource == "leases")
 }
 
-fn forwarded(decision: Decision) -> Option<Reason> {
+fn forwarded(decision: &Decision) -> Option<Reason> {
     match decision {
-        Decision::Forward(reason) => Some(reason),
+        Decision::Forward(reason) => Some(*reason),
         Decision::Cache(_) => None,
     }
 }
@@ -55,9 +55,9 @@ fn reads_that_are_understood_completely_may_be_answered() {
         "/api/v1/pods?fieldSelector=metadata.name%3Dx,metadata.namespace!%3Dy",
         "/api/v1/namespaces/a/pods/x?resourceVersion=0",
     ] {
-        assert_eq!(forwarded(decided(Method::GET, target, Some(&pods), |_| {})), None, "{target}");
+        assert_eq!(forwarded(&decided(&Method::GET, target, Some(&pods), |_| {})), None, "{target}");
     }
-    let Decision::Cache(read) = decided(Method::GET, POD, Some(&pods), |_| {}) else { panic!("{POD}") };
+    let Decision::Cache(read) = decided(&Method::GET, POD, Some(&pods), |_| {}) else { panic!("{POD}") };
     assert_eq!((read.gvr, read.scope), (Gvr::new("", "v1", "pods"), Scope::Namespace("a".into())));
     assert!(matches!(read.want, Want::Object { ref key, .. } if key == "a/x"), "{:?}", read.want);
 }
@@ -99,7 +99,7 @@ fn everything_else_is_forwarded_with_its_reason() {
         (Method::GET, "/apis/coordination.k8s.io/v1/leases", Reason::Never),
         (Method::GET, "/api/v1/pods/x", Reason::Unknown),
     ] {
-        let got = forwarded(decided(method.clone(), target, Some(&pods), |_| {}));
+        let got = forwarded(&decided(&method, target, Some(&pods), |_| {}));
         assert_eq!(got, Some(want), "{method} {target}");
     }
     for (want, change) in [
@@ -110,7 +110,7 @@ fn everything_else_is_forwarded_with_its_reason() {
         (Reason::Verb, |facts| facts.has_body = true),
         (Reason::Encoding, |facts| facts.format = Format::Other("protobuf")),
     ] {
-        assert_eq!(forwarded(decided(Method::GET, POD, Some(&pods), change)), Some(want));
+        assert_eq!(forwarded(&decided(&Method::GET, POD, Some(&pods), change)), Some(want));
     }
 }
 
@@ -129,14 +129,14 @@ fn what_discovery_says_of_a_resource_decides() {
         ("/api/v1/nodes?fieldSelector=metadata.namespace%3D", Some(&cluster), Some(Reason::FieldSelector)),
         ("/api/v1/nodes?fieldSelector=metadata.name%3Dx", Some(&cluster), None),
     ] {
-        assert_eq!(forwarded(decided(Method::GET, target, entry, |_| {})), want, "{target} {entry:?}");
+        assert_eq!(forwarded(&decided(&Method::GET, target, entry, |_| {})), want, "{target} {entry:?}");
     }
 }
 
 #[test]
 fn a_bad_selector_is_refused_in_upstreams_words_or_left_to_upstream() {
     let pods = entry(true);
-    let refusal = |query: &str| match decided(Method::GET, &format!("{PODS}?{query}"), Some(&pods), |_| {}) {
+    let refusal = |query: &str| match decided(&Method::GET, &format!("{PODS}?{query}"), Some(&pods), |_| {}) {
         Decision::Cache(Read { want: Want::Refusal(status), .. }) => Some((status.code, status.message)),
         _ => None,
     };
