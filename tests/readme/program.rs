@@ -7,8 +7,10 @@ use std::{
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// The program under test.
 pub(crate) const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
