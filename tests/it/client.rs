@@ -48,7 +48,6 @@ pub(crate) struct Reply {
 
 /// A streamed answer.
 pub(crate) struct Stream {
-    pub(crate) headers: HeaderMap,
     body: Incoming,
     buffer: Vec<u8>,
 }
@@ -196,8 +195,7 @@ impl Client {
     pub(crate) async fn stream(&self, path: &str) -> Stream {
         let response = self.open("GET", path, &[], "").await.unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(response.status(), 200, "{path}");
-        let (head, body) = response.into_parts();
-        Stream { headers: head.headers, body, buffer: Vec::new() }
+        Stream { body: response.into_body(), buffer: Vec::new() }
     }
 }
 
