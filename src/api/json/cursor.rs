@@ -1,7 +1,7 @@
 //! A checking walk over JSON text: reads what it is asked for, skips the rest.
 //!
 //! Everything it hands out is a slice of the text. It is strict where it reads (punctuation, keys, strings) and lenient
-//! where it skips: see [`skip`](super::skip).
+//! where it skips: see [`super::skip`].
 
 use std::borrow::Cow;
 
