@@ -150,9 +150,9 @@ impl Proxy {
     /// Answers one request.
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let begun = Instant::now();
-        let event = AccessEvent::enabled();
-        let method = request.method().clone();
-        let told = event.then(|| (request.uri().path().to_owned(), user_agent(&request)));
+        // Both are shared, not copied: most requests write no event.
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let user_agent = request.headers().get(header::USER_AGENT).cloned();
         let info = info::parse(&method, request.uri().path(), request.uri().query());
         let gvr = info.resource().map(|path| path.gvr.clone());
         let verb = info.verb;
@@ -163,22 +163,22 @@ impl Proxy {
         let metrics = &self.inner.parts.metrics;
         let read = matches!(verb, Verb::Get | Verb::List);
         metrics.answered(label, read, gvr.as_ref().filter(|_| known), outcome, reason);
-        let (path, user_agent) = told.unwrap_or_default();
+        let status = response.status().as_u16();
         let record = Record {
             begun,
             method,
             verb: label,
             gvr,
-            path,
+            uri,
             user_agent,
             outcome,
             reason,
-            status: response.status().as_u16(),
+            status,
             rv,
             waited,
             bytes: 0,
             metrics: metrics.clone(),
-            event,
+            event: AccessEvent::enabled(outcome.as_str(), status),
         };
         *response.body_mut() = std::mem::replace(response.body_mut(), Body::empty()).recorded(Box::new(record));
         response
@@ -510,9 +510,4 @@ fn verb_label(verb: Verb) -> telemetry::Verb {
         Verb::Proxy => telemetry::Verb::Connect,
         Verb::Head | Verb::Other => telemetry::Verb::Other,
     }
-}
-
-fn user_agent(request: &Request<Incoming>) -> String {
-    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    agent.unwrap_or_default().to_owned()
 }

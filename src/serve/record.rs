@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderValue, Method, Uri};
 use tokio::time::Instant;
 
 use crate::{
@@ -19,9 +19,9 @@ pub(super) struct Record {
     pub(super) method: Method,
     pub(super) verb: Verb,
     pub(super) gvr: Option<Gvr>,
-    /// Path without its query.
-    pub(super) path: String,
-    pub(super) user_agent: String,
+    /// Only its path is written.
+    pub(super) uri: Uri,
+    pub(super) user_agent: Option<HeaderValue>,
     pub(super) outcome: Outcome,
     pub(super) reason: &'static str,
     pub(super) status: u16,
@@ -29,7 +29,7 @@ pub(super) struct Record {
     pub(super) waited: Duration,
     pub(super) bytes: u64,
     pub(super) metrics: Metrics,
-    /// Whether an event is wanted at this verbosity.
+    /// Whether an event of this outcome is wanted at this verbosity.
     pub(super) event: bool,
 }
 
@@ -54,13 +54,13 @@ impl Drop for Record {
                 gvr: self.gvr.as_ref(),
                 ns: None,
                 name: None,
-                path: &self.path,
+                path: self.uri.path(),
                 decision: self.outcome.as_str(),
                 reason: self.reason,
                 status: self.status,
                 rv_wanted: None,
                 rv_served: self.rv.map(|rv| rv.0),
-                user_agent: &self.user_agent,
+                user_agent: self.user_agent.as_ref().and_then(|agent| agent.to_str().ok()).unwrap_or_default(),
                 wait: self.waited,
                 duration: self.begun.elapsed(),
                 bytes: self.bytes,

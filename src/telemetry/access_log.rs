@@ -29,7 +29,7 @@ pub struct AccessEvent<'a> {
     pub ns: Option<&'a str>,
     /// Object, if the path names one.
     pub name: Option<&'a str>,
-    /// How it was answered: `cached`, `held`, `forward`, `reject`.
+    /// How it was answered: `hit`, `held`, `forwarded`, `rejected`.
     pub decision: &'static str,
     /// Why so.
     pub reason: &'static str,
@@ -52,14 +52,18 @@ pub struct AccessEvent<'a> {
 // === impl AccessEvent ===
 
 impl AccessEvent<'_> {
-    /// Is anyone listening to events of this kind? Cheap; ask before gathering the parts.
-    pub fn enabled() -> bool {
-        tracing::enabled!(target: TARGET, Level::DEBUG)
+    /// Does anyone listen to an event of this outcome? Cheap; ask before the parts are put together.
+    pub fn enabled(decision: &str, status: u16) -> bool {
+        if is_trouble(decision, status) {
+            tracing::enabled!(target: TARGET, Level::INFO)
+        } else {
+            tracing::enabled!(target: TARGET, Level::DEBUG)
+        }
     }
 
     /// Emits the event.
     pub fn emit(&self) {
-        if self.decision == "reject" || self.status >= 500 {
+        if is_trouble(self.decision, self.status) {
             tracing::event!(
                 target: TARGET, parent: None, Level::INFO,
                 method = self.method, verb = self.verb.as_str(), path = self.path,
@@ -81,6 +85,11 @@ impl AccessEvent<'_> {
             );
         }
     }
+}
+
+/// What a person must see without asking.
+fn is_trouble(decision: &str, status: u16) -> bool {
+    decision == "rejected" || status >= 500
 }
 
 /// Milliseconds with three decimals: a cached answer takes a fraction of one.

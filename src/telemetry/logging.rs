@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn access_events_cannot_forge_lines_and_hide_empty_fields() {
         let gvr = Gvr::new("", "v1", "pods");
-        let text = logged(Format::Text, 2, || AccessEvent { gvr: Some(&gvr), ..event("cached", 200) }.emit());
+        let text = logged(Format::Text, 2, || AccessEvent { gvr: Some(&gvr), ..event("hit", 200) }.emit());
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains(" access] method=\"GET\" verb=\"GET\" path="), "{text}");
         assert!(
@@ -286,14 +286,17 @@ mod tests {
 
     #[test]
     fn refusals_and_failures_are_always_seen() {
-        assert_eq!(logged(Format::Text, 0, || event("cached", 200).emit()), "");
-        assert!(!logged(Format::Text, 0, || event("reject", 401).emit()).is_empty());
-        assert!(!logged(Format::Text, 0, || event("forward", 502).emit()).is_empty());
+        assert_eq!(logged(Format::Text, 0, || event("hit", 200).emit()), "");
+        assert!(!logged(Format::Text, 0, || event("rejected", 401).emit()).is_empty());
+        for (decision, status, wanted) in [("hit", 200, false), ("rejected", 401, true), ("forwarded", 502, true)] {
+            logged(Format::Text, 0, || assert_eq!(AccessEvent::enabled(decision, status), wanted, "{decision}"));
+        }
+        assert!(!logged(Format::Text, 0, || event("forwarded", 502).emit()).is_empty());
     }
 
     #[test]
     fn json_is_one_flat_object_a_line() {
-        let text = logged(Format::Json, 2, || event("cached", 200).emit());
+        let text = logged(Format::Json, 2, || event("hit", 200).emit());
         let object: serde_json::Value = serde_json::from_str(&text).expect("one object");
         assert_eq!(object["target"], "access");
         assert_eq!(object["rv.served"], 42);
