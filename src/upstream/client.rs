@@ -31,6 +31,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::ConfigExt;
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::time::timeout;
 use tower::{ServiceExt, util::BoxCloneSyncService};
 
@@ -112,26 +113,30 @@ impl Client {
         let prefix = url.path_and_query.map_or(String::new(), |path| path.path().trim_end_matches('/').to_owned());
         let host = HeaderValue::try_from(authority.as_str().rsplit('@').next().unwrap_or_default())
             .map_err(|_| super::identity::Error::Server { url: config.cluster_url.to_string() })?;
-        let one = |protocols| pool(config, &dial, protocols);
-        let own = |pool: Pool| -> Result<Lane, super::identity::Error> {
-            let auth = config.auth_layer().map_err(super::identity::Error::credentials)?;
-            // Impersonation that the kubeconfig itself asks for (`as`).
-            let extra = config.extra_headers_layer().map_err(super::identity::Error::credentials)?;
+        // Each of these may run an exec plugin, which may take a second or ask a person: once for all lanes.
+        let unusable = |error| super::identity::Error::credentials(config, &error);
+        let tls = config.rustls_client_config().map_err(|error| super::identity::Error::tls(config, &error))?;
+        let auth = config.auth_layer().map_err(unusable)?;
+        // Impersonation that the kubeconfig itself asks for (`as`).
+        let extra = config.extra_headers_layer().map_err(unusable)?;
+        let server_name = server_name(config)?;
+        let one = |protocols| pool(tls.clone(), server_name.clone(), &dial, protocols);
+        let own = |pool: Pool| -> Lane {
             let service = tower::ServiceBuilder::new()
-                .layer(extra)
-                .option_layer(auth)
+                .layer(&extra)
+                .option_layer(auth.as_ref())
                 .map_err(|error: tower::BoxError| error)
                 .service(pool.map_err(BoxError::from));
-            Ok(BoxCloneSyncService::new(service))
+            BoxCloneSyncService::new(service)
         };
         // Plain text upstreams speak HTTP/1.1 only: there is no ALPN to ask.
         let bulk = if scheme == Scheme::HTTP { Protocols::Http1 } else { Protocols::Best };
         let inner = Inner {
             host,
             prefix,
-            forward: own(one(Protocols::Http1)?)?,
-            verbatim: one(Protocols::Http1)?,
-            bulk: (0..BULK_CONNECTIONS).map(|_| own(one(bulk)?)).collect::<Result<_, _>>()?,
+            forward: own(one(Protocols::Http1)),
+            verbatim: one(Protocols::Http1),
+            bulk: (0..BULK_CONNECTIONS).map(|_| own(one(bulk))).collect(),
             answer_timeout: options.answer_timeout,
             scheme,
             authority,
@@ -253,19 +258,22 @@ enum Protocols {
     Best,
 }
 
-fn pool(config: &kube::Config, dial: &Dial, protocols: Protocols) -> Result<Pool, super::identity::Error> {
-    let tls = config.rustls_client_config().map_err(super::identity::Error::tls)?;
+/// The name upstream's certificate must be for, where it is not that of the URL.
+fn server_name(config: &kube::Config) -> Result<Option<ServerName<'static>>, super::identity::Error> {
+    let Some(name) = config.tls_server_name.clone() else { return Ok(None) };
+    ServerName::try_from(name.clone()).map(Some).map_err(|_| super::identity::Error::ServerName { name })
+}
+
+fn pool(tls: ClientConfig, server_name: Option<ServerName<'static>>, dial: &Dial, protocols: Protocols) -> Pool {
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let name = rustls::pki_types::ServerName::try_from(name.clone())
-            .map_err(|_| super::identity::Error::ServerName { name: name.clone() })?;
+    if let Some(name) = server_name {
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let connector = match protocols {
         Protocols::Http1 => builder.enable_http1().wrap_connector(dial.clone()),
         Protocols::Best => builder.enable_all_versions().wrap_connector(dial.clone()),
     };
-    Ok(legacy::Client::builder(TokioExecutor::new())
+    legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -279,7 +287,7 @@ fn pool(config: &kube::Config, dial: &Dial, protocols: Protocols) -> Result<Pool
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .http2_keep_alive_while_idle(true)
-        .build(connector))
+        .build(connector)
 }
 
 /// Turns an error answer into an error: the message of its Status, or the start of whatever else came.

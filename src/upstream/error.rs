@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use kube::client::AuthError;
+
 use super::client::BoxError;
 
 /// A request of our own to upstream failed.
@@ -85,9 +87,15 @@ impl Error {
 
 /// The whole chain of causes: hyper-util's own text is only "client error (Connect)".
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(text) = plugin(error) {
+        return text;
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
+        if let Some(plugin) = plugin(error) {
+            return plugin;
+        }
         let next = error.to_string();
         if !text.contains(&next) {
             text = format!("{text}: {next}");
@@ -95,4 +103,20 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// What is told of an exec plugin that failed: kube's own text has its environment, its arguments and all of its output.
+fn plugin(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let auth = match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Auth(auth)) => auth,
+        Some(_) => return None,
+        None => error.downcast_ref::<AuthError>()?,
+    };
+    match auth {
+        AuthError::AuthExecRun { out, .. } => {
+            Some(format!("exec plugin failed with {}; run it by hand to see why", out.status))
+        }
+        AuthError::AuthExecParse(_) => Some("exec plugin printed no ExecCredential".to_owned()),
+        _ => None,
+    }
 }

@@ -142,6 +142,10 @@ impl Identity {
             // kube takes HTTPS_PROXY from the environment whatever NO_PROXY says; only the kubeconfig's word counts.
             config.proxy_url = None;
         }
+        if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+            let message = "its certificate-authority has no certificate; expected PEM".to_owned();
+            return Err(Error::Kubeconfig { place, message });
+        }
         Ok(Self { config, names })
     }
 
@@ -165,25 +169,22 @@ impl Identity {
 // === impl Error ===
 
 impl Error {
-    #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-    pub(super) fn credentials(error: kube::Error) -> Self {
-        use kube::client::AuthError;
-        let message = match &error {
-            kube::Error::Auth(AuthError::AuthExecRun { cmd, out }) => format!(
-                "exec plugin {cmd:?} failed with {}: {}",
-                out.status,
-                String::from_utf8_lossy(&out.stderr).trim()
-            ),
-            kube::Error::Auth(AuthError::AuthExecParse(_)) => "exec plugin printed no ExecCredential".to_owned(),
-            _ => chain(&error),
+    /// Why the credentials of `config` can't be had.
+    pub(super) fn credentials(config: &Config, error: &kube::Error) -> Self {
+        let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.as_deref());
+        let told = chain(error);
+        let message = match plugin {
+            Some(plugin) => format!("{plugin}: {told}"),
+            None => told,
         };
         Self::Credentials { message }
     }
 
-    pub(super) fn tls(error: kube::Error) -> Self {
-        match &error {
-            kube::Error::Auth(_) => Self::credentials(error),
-            _ => Self::Tls { message: chain(&error) },
+    /// Why TLS can't be set up with the certificates of `config`.
+    pub(super) fn tls(config: &Config, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Auth(_) => Self::credentials(config, error),
+            _ => Self::Tls { message: chain(error) },
         }
     }
 }
