@@ -3,15 +3,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests spawn tasks, and measure real time")]
 
+mod bounds;
+mod child;
 mod cli;
 mod client;
+mod exec;
 mod failures;
 mod fences;
 mod framing;
 mod hold;
 mod identity;
+mod process;
 mod raw;
+mod recovery;
 mod rig;
+mod startup;
 mod sync;
 mod tunnel;
 mod wire;

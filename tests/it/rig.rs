@@ -6,6 +6,7 @@ use clap::{Args as _, FromArgMatches as _};
 use forebay::{
     app::{self, Running},
     config::{self, Flags},
+    telemetry::logging,
     testing::{ApiServer, Match, apiserver::Builder},
 };
 use tempfile::TempDir;
@@ -78,6 +79,10 @@ impl Forebay {
     pub(crate) async fn start(upstream_kubeconfig: &str, flags: &[&str]) -> Self {
         // What main does. Fails only if there is a default already, and then it is this one.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        if std::env::var_os("FOREBAY_TEST_LOG").is_some() {
+            // Installed once for all tests of this process.
+            let _ = logging::init(logging::Format::Text, 5);
+        }
         let dir = tempfile::tempdir().unwrap();
         let upstream = dir.path().join("upstream");
         std::fs::File::create(&upstream).unwrap().write_all(upstream_kubeconfig.as_bytes()).unwrap();
