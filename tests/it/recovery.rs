@@ -118,13 +118,15 @@ async fn half_an_event_is_none() {
         } else {
             rig.upstream.watches("pods").cut()
         }
+        // Or what comes next would be its other half.
+        rig.upstream.watches("pods").wait_for(0, LIMIT).await.unwrap();
         stir(&rig, 0);
         equal(&rig, "after the half").await;
         assert_eq!(loads(&rig), 1 + relists, "clean: {clean}");
     }
 }
 
-/// A watch that ends as they all do goes on from the last bookmark: no list, and no history that may be gone by then.
+/// A watch that ends as they all do goes on from the last bookmark: no list, and nothing is told twice.
 #[tokio::test]
 async fn a_watch_that_ends_goes_on_from_its_last_bookmark() {
     let rig = Rig::with(upstream_with_pods(5).await, &[]).await;
@@ -185,9 +187,7 @@ async fn list_then_watch_loses_nothing_and_repeats_nothing() {
         follow(&mut state, from, last, &mut stream).await;
         assert_eq!(state, truth, "a client that began at {from}");
     }
-    let metrics = ["outcome=\"forwarded\"", "verb=\"LIST\""];
     assert!(rig.forebay.metric("forebay_requests_total", &["outcome=\"hit\"", "verb=\"LIST\""]).await > 0.0);
-    let _ = rig.forebay.metric("forebay_requests_total", &metrics).await;
 }
 
 /// Versions by name.
