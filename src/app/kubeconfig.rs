@@ -110,7 +110,10 @@ fn text(kubeconfig: &ClientKubeconfig<'_>) -> String {
          - name: {cluster}\n  \
            cluster:\n    \
              server: {server}\n    \
-             certificate-authority-data: {ca}\n\
+             certificate-authority-data: {ca}\n    \
+             extensions:\n    \
+             - name: {OWN_KUBECONFIG_MARK}\n      \
+               extension: {{}}\n\
          contexts:\n\
          - name: {context}\n  \
            context:\n    \

@@ -187,5 +187,6 @@ fn is_connect(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
         }
         cause = error.source();
     }
-    false
+    // It did not get as far as the connection: no credential could be had.
+    true
 }

@@ -23,6 +23,9 @@ use crate::{
 
 use super::error::Refusal;
 
+/// A response passes in a moment, unless its client does not read it: then upstream is asked.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
+
 /// A store's own bookmark or event usually comes about when another stream's does; after this the reflector is asked to
 /// find out how far upstream has come.
 const BOOKMARK_PATIENCE: Duration = Duration::from_millis(500);
@@ -110,7 +113,7 @@ impl Holds {
                 (Readiness::Now, Some(snapshot)) => return Held::Ready { snapshot, waited: hold.is_some() },
                 (Readiness::Forward(reason), _) => return Held::Forward(reason),
                 (Readiness::Settle, _) => {
-                    if fence.settled(fence_limit()).await {
+                    if fence.settled(fence_limit().min(Instant::now() + SETTLE_PATIENCE)).await {
                         continue;
                     }
                     return Held::Forward(Reason::WriteInDoubt);
@@ -177,8 +180,8 @@ impl Drop for Hold {
 
 fn contested(fence: &Fence, want: &Want, prefix: &str, snapshot: &Snapshot) -> bool {
     match want {
-        Want::Object { key, .. } => fence.is_contested(key, snapshot),
-        Want::Collection { .. } => fence.any_contested(prefix, snapshot),
+        Want::Object { key, .. } => fence.is_contested(key, snapshot.rv),
+        Want::Collection { .. } => fence.any_contested(prefix, snapshot.rv),
         Want::Refusal(_) => false,
     }
 }

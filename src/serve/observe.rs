@@ -22,6 +22,7 @@ use http::{HeaderMap, Method, StatusCode, header};
 
 use crate::{
     api::{
+        gvr::Scope,
         json::{
             frames::{EventType, FrameDecoder, FrameError},
             list::{ListError, Splitter},
@@ -33,7 +34,7 @@ use crate::{
         },
         resource_version::ResourceVersion,
     },
-    store::{Digest, Fence, Passing, Registry, Snapshot, StoreKey},
+    store::{Digest, Fence, Passing, Reader, Registry, StoreKey},
 };
 
 /// An API object is at most some 3 MB; a longer body is no single object.
@@ -55,6 +56,8 @@ pub(super) struct Subject {
     pub(super) registry: Registry,
     /// The store of this resource, if it exists by the time it matters.
     pub(super) store: StoreKey,
+    /// Other resources that such a write changes.
+    pub(super) also: Vec<Arc<Fence>>,
     /// What kind of request it is.
     pub(super) act: Act,
 }
@@ -126,6 +129,14 @@ impl Observer {
     ) -> Option<Box<Self>> {
         let encoding = encoding(headers);
         let reading = match subject.act {
+            // What it did can't be told from the answer: the head says that it was done.
+            Act::Write { opaque: true } => {
+                if code.is_success() || code.is_server_error() {
+                    subject.fence.doubt();
+                    subject.also.iter().for_each(|fence| fence.doubt());
+                }
+                return None;
+            }
             Act::Write { .. } => Reading::Write {
                 passing: Some(subject.fence.passing()),
                 method: method.clone(),
@@ -250,10 +261,8 @@ impl Observer {
             }
             Reading::Get { encoding, body } => {
                 if let Some(Seen { rv: Some(rv), .. }) = seen(encoding, &body) {
+                    self.subject.check_history(rv);
                     self.subject.fence.raise(rv);
-                    if let Some(key) = &self.subject.key {
-                        self.subject.fence.settle(key);
-                    }
                 } else {
                     self.subject.fence.doubt();
                 }
@@ -302,12 +311,13 @@ impl std::fmt::Debug for Inflate {
 
 impl Subject {
     fn settle_write(&self, passing: Passing, method: &Method, code: StatusCode, encoding: Encoding, body: &[u8]) {
-        let Act::Write { opaque } = self.act else { return passing.unchanged() };
         let answer = seen(encoding, body);
         match code.as_u16() {
-            200..=299 if opaque => passing.unknown(),
             200..=299 => match answer {
-                Some(Seen { rv: Some(rv), ended: false, .. }) => passing.raised(rv),
+                Some(Seen { rv: Some(rv), ended: false, .. }) => {
+                    self.check_history(rv);
+                    passing.raised(rv);
+                }
                 // The last finalizer went: the object is gone, and the response has the version before that.
                 Some(Seen { rv: Some(rv), ended: true, .. }) if method == Method::DELETE => passing.raised(rv),
                 _ => passing.unknown(),
@@ -316,7 +326,7 @@ impl Subject {
                 let named = self.key.clone().or_else(|| self.key_of(answer?.name?));
                 match named {
                     Some(key) => {
-                        self.contest(key);
+                        self.fence.contest(key);
                         passing.unchanged();
                     }
                     None => passing.unknown(),
@@ -328,15 +338,34 @@ impl Subject {
         }
     }
 
-    /// An upstream read said that the object is gone. A store that still has it must not show it any more.
+    /// An upstream read said that the object is gone. A store that has it, or will load it from before, must not show it.
     fn gone(&self) {
         let Some(key) = &self.key else { return };
-        let held = self.snapshot().is_some_and(|held| held.get(key).is_some());
-        if held {
-            self.contest(key.clone());
-        } else {
-            self.fence.settle(key);
+        let shows = |reader: Reader| reader.snapshot().is_none_or(|held| held.get(key).is_some());
+        if self.stores().any(shows) {
+            self.fence.contest(key.clone());
         }
+    }
+
+    /// The object was at `rv` a moment ago. A store that claims to know everything up to there, and has an older object,
+    /// is of another history: etcd was restored under it, and later versions count anew.
+    fn check_history(&self, rv: ResourceVersion) {
+        let Some(key) = &self.key else { return };
+        let other = |reader: Reader| {
+            reader.snapshot().is_some_and(|held| held.rv >= rv && held.get(key).is_some_and(|object| object.rv() < rv))
+        };
+        if self.stores().any(other) {
+            tracing::warn!(store = %self.store, %rv, "upstream's history went back; loading everything anew");
+            self.registry.distrust();
+            self.fence.doubt();
+        }
+    }
+
+    /// The stores that may hold this object: of everything, or of its namespace.
+    fn stores(&self) -> impl Iterator<Item = Reader> {
+        let scopes = [Some(Scope::All), self.namespace.as_deref().map(|namespace| Scope::Namespace(namespace.into()))];
+        let key = |scope| StoreKey { gvr: self.store.gvr.clone(), scope };
+        scopes.into_iter().flatten().filter_map(move |scope| self.registry.reader(&key(scope)))
     }
 
     /// Looks at the frames that are complete.
@@ -398,14 +427,6 @@ impl Subject {
         if let Some(store) = self.registry.reader(&self.store) {
             store.claim(digest, rv);
         }
-    }
-
-    fn snapshot(&self) -> Option<Arc<Snapshot>> {
-        self.registry.reader(&self.store)?.snapshot()
-    }
-
-    fn contest(&self, key: String) {
-        self.fence.contest(key, self.snapshot().as_deref());
     }
 
     fn key_of(&self, name: String) -> Option<String> {

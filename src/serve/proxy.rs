@@ -249,7 +249,7 @@ impl Inner {
                 format,
                 local: asked.own_identity,
                 impersonates,
-                no_cache: request.headers().get(header::CACHE_CONTROL).is_some_and(|value| value == "no-cache"),
+                no_cache: request.headers().get(header::CACHE_CONTROL).is_some(),
                 upgrade: asked.upgrade.is_some(),
                 has_body: !request.body().is_end_stream(),
             };
@@ -289,7 +289,11 @@ impl Inner {
             Held::Ready { snapshot, waited } => (snapshot, waited),
             Held::Forward(reason) => {
                 match reason {
-                    Reason::WriteInDoubt => self.probe(&fence, read),
+                    Reason::WriteInDoubt => self.probe(&fence, read, &reader),
+                    Reason::Conflict => {
+                        self.probe(&fence, read, &reader);
+                        reader.want_progress();
+                    }
                     Reason::Behind => reader.want_progress(),
                     _ => {}
                 }
@@ -319,8 +323,14 @@ impl Inner {
             Answer::OverLimit => return Err(Reason::Paging),
         };
         let rv = snapshot.rv;
-        if matches!(read.want, Want::Collection { .. }) {
-            self.parts.fences.show(rv);
+        match &read.want {
+            Want::Collection { .. } => self.parts.fences.show(rv),
+            Want::Object { key, .. } => {
+                if let Some(object) = snapshot.get(key) {
+                    self.parts.fences.show(object.rv());
+                }
+            }
+            Want::Refusal(_) => {}
         }
         let (outcome, how, reason) = if waited {
             self.parts.metrics.held_for(begun.elapsed());
@@ -395,12 +405,17 @@ impl Inner {
 
     /// Finds out upstream's version after a write whose effect is unknown. One probe a resource at a time; a failed one
     /// is repeated by the next read that needs it.
-    fn probe(&self, fence: &Arc<Fence>, read: &Read) {
+    fn probe(&self, fence: &Arc<Fence>, read: &Read, reader: &Reader) {
         let Some(claim) = fence.claim_probe() else { return };
         let (client, fence, gvr, scope) =
             (self.parts.client.clone(), fence.clone(), read.gvr.clone(), read.scope.clone());
+        let (registry, held) = (self.parts.registry.clone(), reader.status().rv);
         self.parts.tasks.spawn_connection(async move {
             let told = upstream::consistent_rv(&client, &gvr, &scope).await;
+            if told.as_ref().is_ok_and(|rv| *rv < held) {
+                tracing::warn!(resource = %gvr, "upstream's history went back; loading everything anew");
+                registry.distrust();
+            }
             if let Err(error) = &told {
                 tracing::warn!(%error, resource = %gvr, "reads stay upstream");
             }
@@ -438,21 +453,35 @@ impl Inner {
     /// What is looked at in a forwarded answer: only resources that can be cached have fences worth raising.
     fn subject(&self, asked: &Asked, query: Option<&str>) -> Option<Subject> {
         let path = asked.info.resource()?;
-        asked.entry.as_ref().filter(|entry| entry.cacheable)?;
+        let core = path.gvr.group.is_empty();
+        // A legacy binding is a write to its pod.
+        let bindings = core && &*path.gvr.resource == "bindings" && is_write(asked.info.verb);
+        let gvr = if bindings { Gvr::new("", "v1", "pods") } else { path.gvr.clone() };
+        // What is never cached has no reads that could be behind; leases would only make negative answers unprovable.
+        if !bindings && (!asked.entry.as_ref()?.cacheable || (self.parts.options.never)(&gvr)) {
+            return None;
+        }
         let subresource = path.subresource.as_deref();
         let selected = asked.options.label_selector.is_some() || asked.options.field_selector.is_some();
         let whole = path.namespace.is_none() && !selected && !asked.options.irregular;
         let act = match asked.info.verb {
             verb if is_write(verb) => {
-                // A dry run writes nothing; a token request stores nothing.
-                if query.is_some_and(|query| query.contains("dryRun=All")) || subresource == Some("token") {
+                // A dry run writes nothing (a DELETE's body may say otherwise); a token request stores nothing.
+                let dry_run = verb != Verb::Delete
+                    && verb != Verb::DeleteCollection
+                    && query.is_some_and(|query| query.split('&').any(|pair| pair == "dryRun=All"));
+                if dry_run || subresource == Some("token") {
                     return None;
                 }
-                let opaque =
-                    verb == Verb::DeleteCollection || matches!(subresource, Some("eviction" | "binding" | "finalize"));
+                let opaque = bindings
+                    || verb == Verb::DeleteCollection
+                    || matches!(subresource, Some("eviction" | "binding" | "finalize"));
                 Act::Write { opaque }
             }
-            Verb::Get if subresource.is_none() => Act::Get,
+            // These carry the version of their parent.
+            Verb::Get if matches!(subresource, None | Some("status" | "scale" | "resize" | "ephemeralcontainers")) => {
+                Act::Get
+            }
             Verb::List => Act::List { whole: whole && asked.options.continue_token.is_none() },
             Verb::Watch => Act::Watch { whole: whole && asked.options.send_initial_events == Some(true) },
             _ => return None,
@@ -461,13 +490,16 @@ impl Inner {
             Some(namespace) => format!("{namespace}/{name}"),
             None => name.to_string(),
         });
+        let budgets = || self.parts.fences.of(&Gvr::new("policy", "v1", "poddisruptionbudgets"));
+        let also = if subresource == Some("eviction") { vec![budgets()] } else { Vec::new() };
         let namespace = path.namespace.as_ref().map(|namespace| namespace.to_string());
         Some(Subject {
-            fence: self.parts.fences.of(&path.gvr),
+            fence: self.parts.fences.of(&gvr),
+            also,
             key,
             namespace,
             registry: self.parts.registry.clone(),
-            store: StoreKey { gvr: path.gvr.clone(), scope: Scope::All },
+            store: StoreKey { gvr, scope: Scope::All },
             act,
         })
     }

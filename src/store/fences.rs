@@ -9,7 +9,7 @@
 //!    until a consistent probe that started after the response has told a version, and the store has reached that one. A forwarded list raises the
 //!    same mark, since its version is upstream's position and not an event of this resource.
 //! 3. contested keys: a client has just lost a conflict over this key, or was told it is gone. The next read must not
-//!    show what the client lost with: it goes upstream until the store has moved or an upstream read has settled it.
+//!    show what the client lost with: it goes upstream, as in doubt, until the store has reached a probe's version.
 //!
 //! [`Fences::shown`] is the highest version shown of *any* resource: what a negative answer is measured against. This is
 //! the only place where versions of different resources meet (DESIGN section 4).
@@ -32,8 +32,6 @@ use tokio::{
 };
 
 use crate::api::{gvr::Gvr, resource_version::ResourceVersion};
-
-use super::Snapshot;
 
 /// Contested keys remembered per resource. Beyond it the resource as a whole is put in doubt, which is always right.
 const MAX_CONTESTED: usize = 4096;
@@ -84,19 +82,23 @@ struct State {
     follow: ResourceVersion,
     upstream_until: ResourceVersion,
     passing: usize,
-    /// Grows with every response that leaves doubt; a probe clears what it started after.
-    doubts: u64,
+    /// Grows with every response that leaves the resource or a key in doubt; a probe clears what it started after.
+    marks: u64,
+    /// The latest mark that concerns the whole resource.
+    doubted: u64,
+    /// The latest mark that concerns a key.
+    opened: u64,
     cleared: u64,
     probing: bool,
     contested: HashMap<String, Contested>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Contested {
-    /// Version of the store when the response passed.
-    store_rv: ResourceVersion,
-    /// Whether that store held the object.
-    present: bool,
+enum Contested {
+    /// Nobody knows yet how new a store must be; a probe for this mark will tell.
+    Open(u64),
+    /// A store that has reached this version shows what came after.
+    Until(ResourceVersion),
 }
 
 // === impl Fences ===
@@ -139,7 +141,7 @@ impl Fence {
             wait_for: state.wait_for,
             follow: state.follow,
             passing: state.passing > 0,
-            in_doubt: state.doubts > state.cleared,
+            in_doubt: state.doubted > state.cleared,
             upstream_until: state.upstream_until,
         }
     }
@@ -185,76 +187,91 @@ impl Fence {
         }
     }
 
-    /// Takes the duty to probe, if the resource is in doubt and nobody has it. Gives what the probe will clear.
+    /// Takes the duty to probe, if the resource or a key is in doubt and nobody has it. Gives what the probe will clear.
     pub fn claim_probe(&self) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.probing || state.doubts == state.cleared {
+        if state.probing || state.doubted.max(state.opened) <= state.cleared {
             return None;
         }
         state.probing = true;
-        Some(state.doubts)
+        Some(state.marks)
     }
 
     /// Ends the duty of [`Self::claim_probe`]: with a version, the doubts it was claimed for are cleared.
     pub fn end_probe(&self, claimed: u64, told: Option<ResourceVersion>) {
         let mut state = self.state.lock();
         state.probing = false;
-        if let Some(rv) = told {
-            state.cleared = state.cleared.max(claimed);
+        let Some(rv) = told else { return };
+        if state.doubted > state.cleared {
             state.upstream_until = state.upstream_until.max(rv);
         }
+        for entry in state.contested.values_mut() {
+            if matches!(entry, Contested::Open(mark) if *mark <= claimed) {
+                *entry = Contested::Until(rv);
+            }
+        }
+        state.cleared = state.cleared.max(claimed);
     }
 
-    /// A client has lost a conflict over `key`, or was told it is gone; `store` is what the cache held at that moment.
-    pub fn contest(&self, key: String, store: Option<&Snapshot>) {
-        let entry = Contested {
-            store_rv: store.map_or(ResourceVersion(0), |snapshot| snapshot.rv),
-            present: store.is_some_and(|snapshot| snapshot.get(&key).is_some()),
-        };
+    /// A client has lost a conflict over `key`, or was told it is gone.
+    pub fn contest(&self, key: String) {
         let mut state = self.state.lock();
         if state.contested.len() >= MAX_CONTESTED {
             state.contested.clear();
-            state.doubts += 1;
+            state.mark_doubt();
         }
-        state.contested.insert(key, entry);
+        state.marks += 1;
+        state.opened = state.marks;
+        let mark = state.marks;
+        state.contested.insert(key, Contested::Open(mark));
     }
 
-    /// Whether `key` must be read upstream still. A store that has moved settles it.
-    pub fn is_contested(&self, key: &str, store: &Snapshot) -> bool {
+    /// Whether `key` must be read upstream still, for a store at `rv`.
+    pub fn is_contested(&self, key: &str, rv: ResourceVersion) -> bool {
         let mut state = self.state.lock();
-        let Some(entry) = state.contested.get(key) else { return false };
-        let moved = store.rv >= entry.store_rv
-            && match store.get(key) {
-                Some(object) => object.rv() > entry.store_rv,
-                None => entry.present,
-            };
-        if moved {
+        let open = match state.contested.get(key) {
+            None => return false,
+            Some(entry) => entry.is_open(rv),
+        };
+        if !open {
             state.contested.remove(key);
         }
-        !moved
+        open
     }
 
     /// Whether any key whose name starts with `prefix` is contested: asked by lists, which show many keys at once.
-    pub fn any_contested(&self, prefix: &str, store: &Snapshot) -> bool {
-        let keys: Vec<String> = {
-            let state = self.state.lock();
-            if state.contested.is_empty() {
-                return false;
-            }
-            state.contested.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
-        };
-        // No short cut: every key the store has moved on is cleared on the way.
-        keys.iter().filter(|key| self.is_contested(key, store)).count() > 0
-    }
-
-    /// An upstream read has shown the client what is true of `key`.
-    pub fn settle(&self, key: &str) {
-        self.state.lock().contested.remove(key);
+    pub fn any_contested(&self, prefix: &str, rv: ResourceVersion) -> bool {
+        let mut state = self.state.lock();
+        if state.contested.is_empty() {
+            return false;
+        }
+        state.contested.retain(|_, entry| entry.is_open(rv));
+        state.contested.keys().any(|key| key.starts_with(prefix))
     }
 
     /// Something was shown that could not be read, or a write's outcome is unknown: upstream has to be asked how far it is.
     pub fn doubt(&self) {
-        self.state.lock().doubts += 1;
+        self.state.lock().mark_doubt();
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn mark_doubt(&mut self) {
+        self.marks += 1;
+        self.doubted = self.marks;
+    }
+}
+
+// === impl Contested ===
+
+impl Contested {
+    fn is_open(self, store: ResourceVersion) -> bool {
+        match self {
+            Self::Open(_) => true,
+            Self::Until(rv) => store < rv,
+        }
     }
 }
 
@@ -299,7 +316,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::{Change, ListForm, Object, pair};
 
     fn fence() -> (Fences, Arc<Fence>) {
         let fences = Fences::default();
@@ -360,41 +376,24 @@ mod tests {
     }
 
     #[test]
-    fn a_contested_key_is_settled_by_movement_or_by_an_upstream_read() {
-        let put = |rv: u64| {
-            let text =
-                format!("{{\"metadata\":{{\"name\":\"x\",\"namespace\":\"a\",\"resourceVersion\":\"{rv}\"}}}}\n");
-            let (key, object) = Object::from_stored(text.into_bytes().into_boxed_slice()).unwrap();
-            Change::Put(key, object)
-        };
-        let (mut writer, reader) = pair();
-        let relist = writer.begin_relist();
-        writer.commit(relist, ListForm::new("L".into(), "K", "v1".into(), true), ResourceVersion(5)).unwrap();
-        let now = || reader.snapshot().unwrap();
+    fn a_contested_key_is_read_upstream_until_a_probes_version_is_reached() {
         let (_, fence) = fence();
-
-        // AlreadyExists while the store does not know the object: absence proves nothing.
-        fence.contest("a/x".into(), Some(&now()));
-        assert!(fence.is_contested("a/x", &now()));
-        writer.apply([], ResourceVersion(6)).unwrap();
-        assert!(fence.is_contested("a/x", &now()));
-        assert!(fence.any_contested("a/", &now()) && !fence.any_contested("b/", &now()));
-        writer.apply([put(7)], ResourceVersion(7)).unwrap();
-        assert!(!fence.is_contested("a/x", &now()));
-
-        // Conflict: the version held then is never shown again.
-        fence.contest("a/x".into(), Some(&now()));
-        assert!(fence.is_contested("a/x", &now()));
-        writer.apply([put(9)], ResourceVersion(9)).unwrap();
-        assert!(!fence.is_contested("a/x", &now()));
-
-        // 404 on a write: gone from the store settles it, an upstream read as well.
-        fence.contest("a/x".into(), Some(&now()));
-        writer.apply([Change::Remove("a/x".into())], ResourceVersion(11)).unwrap();
-        assert!(!fence.any_contested("", &now()));
-        fence.contest("a/x".into(), Some(&now()));
-        assert!(fence.is_contested("a/x", &now()));
-        fence.settle("a/x");
-        assert!(!fence.is_contested("a/x", &now()));
+        let at = ResourceVersion;
+        fence.contest("a/x".into());
+        assert!(!fence.view().in_doubt, "other keys are not concerned");
+        assert!(fence.is_contested("a/x", at(99)) && !fence.is_contested("a/y", at(0)));
+        assert!(
+            fence.any_contested("a/", at(99)) && fence.any_contested("", at(99)) && !fence.any_contested("b/", at(99))
+        );
+        let claim = fence.claim_probe().unwrap();
+        fence.contest("a/late".into());
+        fence.end_probe(claim, Some(at(20)));
+        assert_eq!(fence.view(), View::default());
+        assert!(fence.is_contested("a/x", at(19)) && !fence.is_contested("a/x", at(20)));
+        assert!(fence.is_contested("a/late", at(99)), "it came after the probe had started");
+        let claim = fence.claim_probe().unwrap();
+        fence.end_probe(claim, Some(at(30)));
+        assert!(!fence.any_contested("", at(30)));
+        assert_eq!(fence.claim_probe(), None);
     }
 }

@@ -91,6 +91,7 @@ struct Shared {
     wanted: Notify,
     claim: Mutex<Option<Claim>>,
     claimed: Notify,
+    distrusted: Notify,
 }
 
 /// A complete state that a client has been shown.
@@ -110,6 +111,7 @@ pub fn pair() -> (Writer, Reader) {
         wanted: Notify::new(),
         claim: Mutex::default(),
         claimed: Notify::new(),
+        distrusted: Notify::new(),
     });
     (
         Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, digest: Digest::default(), form: None },
@@ -144,7 +146,17 @@ impl Writer {
 
     /// Moves on to the claimed version, if what is held is the state that was claimed.
     pub fn check_claim(&mut self) -> Result<(), Error> {
-        self.publish(self.rv())
+        let claim = *self.shared.claim.lock();
+        match claim {
+            Some(claim) if claim.digest == self.digest && claim.rv > self.rv() => self.publish(claim.rv),
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves when a reader has found that upstream's history is another one now. Cancel safe.
+    pub fn distrusted(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.distrusted.notified().await }
     }
 
     /// Starts to gather a complete load.
@@ -167,7 +179,11 @@ impl Writer {
         self.publish(rv)
     }
 
-    /// Applies events in order and publishes once, at `rv`. An `rv` at or below the held one leaves the version as it is.
+    /// Applies events in order and publishes once, at `rv`.
+    ///
+    /// After a claim the published version may be ahead of the stream. Events from before it are gathered unpublished: they
+    /// lead back to the claimed state (an object that came and went), and on the way the store would show what was before
+    /// the version it names.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>, rv: ResourceVersion) -> Result<(), Error> {
         for change in changes {
             match change {
@@ -188,7 +204,7 @@ impl Writer {
                 }
             }
         }
-        self.publish(rv.max(self.rv()))
+        if rv < self.rv() { Ok(()) } else { self.publish(rv) }
     }
 
     /// Upstream refuses our reads with this code. What was held is dropped: rights that are gone are gone.
@@ -257,6 +273,11 @@ impl Reader {
             *self.shared.claim.lock() = Some(Claim { digest, rv });
             self.shared.claimed.notify_one();
         }
+    }
+
+    /// Tells the reflector that what the store holds is of a history that upstream no longer has.
+    pub fn distrust(&self) {
+        self.shared.distrusted.notify_one();
     }
 
     /// Asks the reflector to find out how far upstream has come: a quiet resource brings no event that would tell.

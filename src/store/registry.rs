@@ -85,6 +85,11 @@ impl Registry {
         self.stores.remove(key);
     }
 
+    /// Upstream's history is another one now (a restored etcd): everything held is loaded anew.
+    pub fn distrust(&self) {
+        self.stores.iter().for_each(|entry| entry.value().distrust());
+    }
+
     /// Figures of every store, ordered by name.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut all: Vec<_> = self.stores.iter().map(|entry| summary(entry.key().clone(), entry.value())).collect();

@@ -151,6 +151,8 @@ impl Driver {
         tokio::pin!(wanted);
         let claimed = self.writer.claimed();
         tokio::pin!(claimed);
+        let distrusted = self.writer.distrusted();
+        tokio::pin!(distrusted);
         let may_hurry = matches!(start, Start::Initial | Start::After(_));
         let mut counted = course.relist.is_none();
         loop {
@@ -158,6 +160,7 @@ impl Driver {
             let limit = if loading { watch::INITIAL_IDLE } else { idle };
             let frame = tokio::select! {
                 frame = timeout(limit, body.frame()) => frame,
+                () = &mut distrusted, if !loading => return failed(None, Failure::WentBack, None),
                 () = &mut claimed, if !loading => {
                     claimed.set(self.writer.claimed());
                     // Not loaded is the only error, and this is.

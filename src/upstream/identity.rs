@@ -124,10 +124,13 @@ impl Identity {
         let marked = |list: &Option<Vec<kube::config::NamedExtension>>| {
             list.iter().flatten().any(|extension| extension.name == OWN_KUBECONFIG_MARK)
         };
-        if marked(&kubeconfig.extensions) {
+        let names = names(&place, &kubeconfig, context)?;
+        // On the cluster the mark survives merging and flattening.
+        let cluster = kubeconfig.clusters.iter().find(|named| named.name == names.cluster);
+        let cluster_marks = cluster.and_then(|named| named.cluster.as_ref()).map(|cluster| &cluster.extensions);
+        if marked(&kubeconfig.extensions) || cluster_marks.is_some_and(marked) {
             return Err(Error::OwnKubeconfig { place });
         }
-        let names = names(&place, &kubeconfig, context)?;
         let own_proxy = kubeconfig
             .clusters
             .iter()

@@ -35,6 +35,7 @@ impl Case {
             namespace: Some("a".into()),
             registry: self.registry.clone(),
             store: self.key.clone(),
+            also: Vec::new(),
             act,
         };
         let headers = headers

@@ -137,3 +137,28 @@ fn a_claim_moves_the_store_on_only_if_it_holds_that_very_state() {
     load(&mut writer, 3, &[("a", "y", 30)]).unwrap();
     assert_eq!(reader.status().rv, ResourceVersion(3), "a claim of the old history is forgotten with it");
 }
+
+#[test]
+fn events_from_before_a_claimed_version_are_not_shown_under_it() {
+    let (mut writer, reader) = pair();
+    load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
+    let mut digest = Digest::default();
+    digest.add("a/x", ResourceVersion(1));
+    // Between 9 and 20 an object came and went: the claimed state is the held one.
+    reader.claim(digest, ResourceVersion(20));
+    writer.check_claim().unwrap();
+    let (key, ghost) = object("a", "ghost", 12);
+    writer.apply([Change::Put(key, ghost)], ResourceVersion(12)).unwrap();
+    assert_eq!((keys(&reader, &Scope::All), reader.status().rv), (vec!["a/x".to_owned()], ResourceVersion(20)));
+    // A claim that comes meanwhile moves nothing on: what is gathered is not that state.
+    reader.claim(digest, ResourceVersion(21));
+    writer.check_claim().unwrap();
+    assert_eq!(reader.status().rv, ResourceVersion(20));
+    writer.apply([Change::Remove("a/ghost".into())], ResourceVersion(15)).unwrap();
+    let (key, y) = object("a", "y", 25);
+    writer.apply([Change::Put(key, y)], ResourceVersion(25)).unwrap();
+    assert_eq!(
+        (keys(&reader, &Scope::All), reader.status().rv),
+        (vec!["a/x".to_owned(), "a/y".to_owned()], ResourceVersion(25))
+    );
+}
