@@ -21,8 +21,10 @@ use crate::lifecycle::{DrainToken, Tasks};
 /// request meets a connection we are closing.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// One `Impersonate-Group` header for each group: hyper's 100 is too few.
-const MAX_HEADERS: usize = 1024;
+/// One `Impersonate-Group` header for each group: hyper's 100 is too few, and tokens of large directories name up to 200.
+/// hyper prepares room for all of them for each request, so that 1024 would cost a quarter of a cached GET. HTTP/2, which
+/// Go's clients speak, has no such limit.
+const MAX_HEADERS: usize = 256;
 
 /// Go's own default. Bearer tokens of OIDC providers alone may be larger than hyper's 16 KB.
 const MAX_HEADER_LIST_BYTES: u32 = 1 << 20;

@@ -204,11 +204,11 @@ async fn the_leaf_is_valid_for_every_loopback_name_and_no_other() {
 async fn requests_with_hundreds_of_headers_and_huge_tokens_pass() {
     let rig = Rig::start().await;
     let mut many = get("/headers");
-    for i in 0..500_u16 {
+    for i in 0..240_u16 {
         many.headers_mut().append("impersonate-group", i.into());
     }
     let mut h1 = rig.http1().await;
-    assert_eq!(body(h1.send_request(many).await.expect("answer")).await, "501");
+    assert_eq!(body(h1.send_request(many).await.expect("answer")).await, "241");
 
     let mut huge = get("/headers");
     huge.headers_mut().append(header::AUTHORIZATION, "x".repeat(300_000).parse().expect("value"));
