@@ -6,6 +6,7 @@
 pub mod field_selector;
 pub(crate) mod go_text;
 pub mod gvr;
+pub mod hash;
 pub mod json;
 pub mod label_selector;
 pub mod protobuf;

@@ -24,20 +24,14 @@ use prometheus_client::{
 };
 
 use crate::{
-    api::gvr::Gvr,
+    api::{gvr::Gvr, hash::NameHash},
     telemetry::{ResourceLabels, Verb},
 };
 
 /// Metrics of this module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    requests: Family<Labels, Counter>,
-    /// Counters by what they count, so that a request does not build label strings.
-    known: Arc<DashMap<(Option<Gvr>, Verb, Outcome, &'static str), Counter>>,
-    hold_seconds: Histogram,
-    cached_bytes: Counter,
-    held_now: Gauge,
-    totals: Arc<Totals>,
+    inner: Arc<Inner>,
 }
 
 /// Who answered.
@@ -68,6 +62,17 @@ pub struct Savings {
     pub forwarded_reads: u64,
     /// Body bytes sent from the cache.
     pub cached_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    requests: Family<Labels, Counter>,
+    /// Counters by what they count, so that a request does not build label strings.
+    known: DashMap<(Option<Gvr>, Verb, Outcome, &'static str), Counter, NameHash>,
+    hold_seconds: Histogram,
+    cached_bytes: Counter,
+    held_now: Gauge,
+    totals: Totals,
 }
 
 #[derive(Debug, Default)]
@@ -107,13 +112,13 @@ impl Outcome {
 impl Metrics {
     /// Makes the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
+        let metrics = Inner {
             requests: Family::default(),
-            known: Arc::default(),
+            known: DashMap::default(),
             hold_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
             cached_bytes: Counter::default(),
             held_now: Gauge::default(),
-            totals: Arc::default(),
+            totals: Totals::default(),
         };
         registry.register(
             "requests",
@@ -131,13 +136,13 @@ impl Metrics {
             metrics.cached_bytes.clone(),
         );
         registry.register("held_requests", "Reads being held now", metrics.held_now.clone());
-        metrics
+        Self { inner: Arc::new(metrics) }
     }
 
     /// What upstream was spared so far.
     pub fn savings(&self) -> Savings {
         let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
-        let totals = &*self.totals;
+        let totals = &self.inner.totals;
         let (hits, held, forwarded) = (of(&totals.hits), of(&totals.held), of(&totals.forwarded));
         Savings {
             requests: hits + held + forwarded + of(&totals.rejected),
@@ -152,17 +157,17 @@ impl Metrics {
     /// One request has its answer. `gvr` only where discovery knows it.
     pub(super) fn answered(&self, verb: Verb, read: bool, gvr: Option<&Gvr>, outcome: Outcome, reason: &'static str) {
         let total = match outcome {
-            Outcome::Hit => &self.totals.hits,
-            Outcome::Held => &self.totals.held,
-            Outcome::Forwarded => &self.totals.forwarded,
-            Outcome::Rejected => &self.totals.rejected,
+            Outcome::Hit => &self.inner.totals.hits,
+            Outcome::Held => &self.inner.totals.held,
+            Outcome::Forwarded => &self.inner.totals.forwarded,
+            Outcome::Rejected => &self.inner.totals.rejected,
         };
         total.fetch_add(1, Ordering::Relaxed);
         if read && outcome == Outcome::Forwarded {
-            self.totals.forwarded_reads.fetch_add(1, Ordering::Relaxed);
+            self.inner.totals.forwarded_reads.fetch_add(1, Ordering::Relaxed);
         }
         let key = (gvr.cloned(), verb, outcome, reason);
-        if let Some(counter) = self.known.get(&key) {
+        if let Some(counter) = self.inner.known.get(&key) {
             counter.inc();
             return;
         }
@@ -172,24 +177,24 @@ impl Metrics {
             outcome: outcome.as_str(),
             reason,
         };
-        let counter = self.requests.get_or_create(&labels).clone();
+        let counter = self.inner.requests.get_or_create(&labels).clone();
         counter.inc();
-        self.known.insert(key, counter);
+        self.inner.known.insert(key, counter);
     }
 
     /// A read was held for so long.
     pub(super) fn held_for(&self, waited: Duration) {
-        self.hold_seconds.observe(waited.as_secs_f64());
+        self.inner.hold_seconds.observe(waited.as_secs_f64());
     }
 
     /// The gauge of reads being held.
     pub(super) fn held_now(&self) -> Gauge {
-        self.held_now.clone()
+        self.inner.held_now.clone()
     }
 
     /// Body bytes went out from the cache.
     pub(super) fn spared(&self, bytes: u64) {
-        self.cached_bytes.inc_by(bytes);
-        self.totals.cached_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.inner.cached_bytes.inc_by(bytes);
+        self.inner.totals.cached_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }

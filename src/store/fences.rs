@@ -31,7 +31,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::api::{gvr::Gvr, resource_version::ResourceVersion};
+use crate::api::{gvr::Gvr, hash::NameHash, resource_version::ResourceVersion};
 
 /// Contested keys remembered per resource. Beyond it the resource as a whole is put in doubt, which is always right.
 const MAX_CONTESTED: usize = 4096;
@@ -39,7 +39,7 @@ const MAX_CONTESTED: usize = 4096;
 /// The fences of this process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
-    by_resource: Arc<DashMap<(Arc<str>, Arc<str>), Arc<Fence>>>,
+    by_resource: Arc<DashMap<(Arc<str>, Arc<str>), Arc<Fence>, NameHash>>,
     shown: Arc<AtomicU64>,
 }
 

@@ -6,6 +6,7 @@ use dashmap::{DashMap, Entry};
 
 use crate::api::{
     gvr::{Gvr, Scope},
+    hash::NameHash,
     resource_version::ResourceVersion,
 };
 
@@ -23,7 +24,7 @@ pub struct StoreKey {
 /// The stores of this process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    stores: Arc<DashMap<StoreKey, Reader>>,
+    stores: Arc<DashMap<StoreKey, Reader, NameHash>>,
 }
 
 /// One store in figures, for people and metrics.

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::api::gvr::Gvr;
+use crate::api::{gvr::Gvr, hash::NameHash};
 
 use super::{Client, backoff::Backoff};
 
@@ -54,7 +54,7 @@ pub struct Entry {
 /// What upstream serves, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    resources: HashMap<Gvr, Entry>,
+    resources: HashMap<Gvr, Entry, NameHash>,
 }
 
 /// The catalog in force, refreshed in the background. Cheap to clone.
@@ -165,7 +165,7 @@ impl Discovery {
 
     fn install(&self, fetched: fetch::Fetched) {
         let old = self.shared.catalog.load_full().unwrap_or_default();
-        let mut resources = fetched.resources;
+        let mut resources: HashMap<_, _, NameHash> = fetched.resources.into_iter().collect();
         // What a broken group served before is still true as far as anybody can tell.
         for (gvr, entry) in &old.resources {
             if fetched.failed.contains(&(gvr.group.to_string(), gvr.version.to_string())) {
