@@ -23,6 +23,9 @@ pub struct ProtectedHeader(pub HeaderName);
 ///
 /// Headers that identify or frame a message can't be named. Then the map is left as it was.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ProtectedHeader> {
+    if !headers.keys().any(is_hop_by_hop) {
+        return Ok(());
+    }
     let mut doomed = Vec::new();
     for option in connection_options(headers) {
         // What is no header name can't remove a header.
@@ -58,6 +61,13 @@ pub fn upgrade_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
 fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let lines = headers.get_all(CONNECTION).iter();
     lines.flat_map(|line| line.as_bytes().split(|&b| b == b',').map(<[u8]>::trim_ascii))
+}
+
+/// Whether there is anything to do: most requests have none of these.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    [CONNECTION, TRANSFER_ENCODING, UPGRADE, TE].contains(name)
+        || name.as_str().starts_with("proxy-")
+        || name.as_str() == "keep-alive"
 }
 
 fn is_protected(name: &HeaderName) -> bool {

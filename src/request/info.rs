@@ -168,10 +168,14 @@ pub fn parse(method: &Method, path: &str, query: Option<&str>) -> RequestInfo {
     let (decoded, mut irregular) = decode(path);
     // Upstream trims any number of slashes before it splits.
     let trimmed = decoded.trim_matches('/');
+    // By bytes: for text this short the searchers of `str` cost more than the search.
     irregular |= decoded.len() != trimmed.len() + 1 && path != "/";
     let mut segments = [""; MAX_SEGMENTS];
     let mut count = 0;
-    for segment in trimmed.split('/') {
+    let mut start = 0;
+    for end in slashes(trimmed).chain([trimmed.len()]) {
+        let segment = &trimmed[start..end];
+        start = end + 1;
         irregular |= matches!(segment, "" | "." | "..") && !trimmed.is_empty();
         if let Some(slot) = segments.get_mut(count) {
             *slot = segment;
@@ -204,8 +208,8 @@ pub fn parse(method: &Method, path: &str, query: Option<&str>) -> RequestInfo {
 
 /// The decoded path, and whether decoding it found anything that makes it irregular.
 fn decode(path: &str) -> (Cow<'_, str>, bool) {
-    let odd = |text: &str| !text.bytes().all(|b| matches!(b, b' '..=b'~'));
-    if !path.contains('%') {
+    let odd = |text: &str| text.bytes().fold(false, |odd, b| odd | !matches!(b, b' '..=b'~'));
+    if !path.bytes().fold(false, |escape, b| escape | (b == b'%')) {
         return (Cow::Borrowed(path), odd(path));
     }
     match query::unescape(path, false) {
@@ -217,6 +221,11 @@ fn decode(path: &str) -> (Cow<'_, str>, bool) {
         }
         Err(query::BadEscape) => (Cow::Borrowed(path), true),
     }
+}
+
+/// Where the slashes are.
+fn slashes(text: &str) -> impl Iterator<Item = usize> {
+    text.bytes().enumerate().filter(|(_, b)| *b == b'/').map(|(at, _)| at)
 }
 
 /// Reads the segments by position. `None` for a non-resource path.

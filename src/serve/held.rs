@@ -15,9 +15,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::{
-    api::resource_version::ResourceVersion,
+    api::{gvr::Scope, resource_version::ResourceVersion},
     lifecycle::drain::DrainToken,
-    route::{self, Readiness, Reason, Want, readiness},
+    route::{self, Read, Readiness, Reason, Want, readiness},
     store::{Fence, Phase, Reader, Snapshot, Waited},
 };
 
@@ -89,15 +89,8 @@ impl Holds {
         }
     }
 
-    /// Waits until `reader` may answer `want`.
-    pub(super) async fn until_ready(
-        &self,
-        reader: &Reader,
-        fence: &Fence,
-        want: &Want,
-        prefix: &str,
-        deadline: Instant,
-    ) -> Held {
+    /// Waits until `reader` may answer `read`.
+    pub(super) async fn until_ready(&self, reader: &Reader, fence: &Fence, read: &Read, deadline: Instant) -> Held {
         let mut hold = None;
         let mut fence_deadline = None;
         let mut asked = false;
@@ -105,7 +98,7 @@ impl Holds {
             let status = reader.status();
             let snapshot = reader.snapshot();
             let view = fence.view();
-            let contested = snapshot.as_ref().is_some_and(|snapshot| contested(fence, want, prefix, snapshot));
+            let contested = snapshot.as_ref().is_some_and(|snapshot| contested(fence, read, snapshot));
             let mut fence_limit =
                 || deadline.min(*fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout));
             // The snapshot was taken after the status, so it is at least as new.
@@ -113,7 +106,7 @@ impl Holds {
                 (Readiness::Now, Some(snapshot)) => return Held::Ready { snapshot, waited: hold.is_some() },
                 (Readiness::Forward(reason), _) => return Held::Forward(reason),
                 (Readiness::Settle, _) => {
-                    if fence.settled(fence_limit().min(Instant::now() + SETTLE_PATIENCE)).await {
+                    if Box::pin(fence.settled(fence_limit().min(Instant::now() + SETTLE_PATIENCE))).await {
                         continue;
                     }
                     return Held::Forward(Reason::WriteInDoubt);
@@ -129,7 +122,7 @@ impl Holds {
                     return Held::Refuse(Refusal::TooManyHolds);
                 }
             }
-            match (self.wait(reader, limit, rv).await, rv) {
+            match (Box::pin(self.wait(reader, limit, rv)).await, rv) {
                 (Wait::Look, _) => {}
                 (Wait::TimedOut, Some(_)) if Instant::now() < fence_limit() => {
                     reader.want_progress();
@@ -178,10 +171,13 @@ impl Drop for Hold {
     }
 }
 
-fn contested(fence: &Fence, want: &Want, prefix: &str, snapshot: &Snapshot) -> bool {
-    match want {
-        Want::Object { key, .. } => fence.is_contested(key, snapshot.rv),
-        Want::Collection { .. } => fence.any_contested(prefix, snapshot.rv),
-        Want::Refusal(_) => false,
+fn contested(fence: &Fence, read: &Read, snapshot: &Snapshot) -> bool {
+    match (&read.want, &read.scope) {
+        (Want::Object { key, .. }, _) => fence.is_contested(key, snapshot.rv),
+        (Want::Collection { .. }, Scope::All) => fence.any_contested("", snapshot.rv),
+        (Want::Collection { .. }, Scope::Namespace(namespace)) => {
+            fence.any_contested(&format!("{namespace}/"), snapshot.rv)
+        }
+        (Want::Refusal(_), _) => false,
     }
 }

@@ -189,6 +189,9 @@ impl Proxy {
 
 impl Inner {
     /// The answer, and whether discovery knows the resource.
+    ///
+    /// Whatever waits for long or for upstream is boxed, here and below: a future is as large as the largest it may await,
+    /// and is moved several times, so a hit would pay for all of them.
     async fn answer(&self, mut request: Request<Incoming>, info: RequestInfo, begun: Instant) -> (Answered, bool) {
         let refuse = |refusal, status: Status| (Answered::refused(refusal, &status), false);
         if request.uri().path_and_query().is_none() || !request.uri().path().starts_with('/') {
@@ -213,20 +216,17 @@ impl Inner {
         let mut asked = Asked { info, options, entry: None, own_identity: local, upgrade };
         let decision = self.decide(&request, &mut asked, impersonates, begun).await;
         let known = asked.entry.is_some();
-        let read = match decision {
-            Ok(Decision::Cache(read)) => read,
-            Ok(Decision::Forward(reason)) => return (self.forward(request, asked, reason).await, known),
+        let answered = match decision {
+            Ok(Decision::Cache(read)) => self.cached(&read, &asked, &request, begun).await,
+            Ok(Decision::Forward(reason)) => Err(reason),
             Err(refusal) => {
                 let unknown = || "forebay has not learned yet what the API server serves; try again".to_owned();
-                return match self.not_held(refusal, 1, unknown, begun) {
-                    Ok(answered) => (answered, known),
-                    Err(reason) => (self.forward(request, asked, reason).await, known),
-                };
+                self.not_held(refusal, 1, unknown, begun)
             }
         };
-        match self.cached(&read, &asked, &request, begun).await {
+        match answered {
             Ok(answered) => (answered, known),
-            Err(reason) => (self.forward(request, asked, reason).await, known),
+            Err(reason) => (Box::pin(self.forward(request, asked, reason)).await, known),
         }
     }
 
@@ -264,7 +264,7 @@ impl Inner {
         }
         // At the very start nothing is known to be cacheable yet. What the cache could answer is held for it.
         let limit = self.hold_limit(&asked.options).saturating_sub(begun.elapsed());
-        self.holds.until(discovery.known_within(limit)).await?;
+        Box::pin(self.holds.until(discovery.known_within(limit))).await?;
         asked.entry = discovery.lookup(&gvr);
         Ok(facts(asked))
     }
@@ -280,11 +280,7 @@ impl Inner {
         let fence = self.parts.fences.of(&read.gvr);
         let deadline = begun + self.hold_limit(&asked.options);
         let reader = self.store(read)?;
-        let prefix = match &read.scope {
-            Scope::All => String::new(),
-            Scope::Namespace(namespace) => format!("{namespace}/"),
-        };
-        let held = self.holds.until_ready(&reader, &fence, &read.want, &prefix, deadline).await;
+        let held = self.holds.until_ready(&reader, &fence, read, deadline).await;
         let (snapshot, waited) = match held {
             Held::Ready { snapshot, waited } => (snapshot, waited),
             Held::Forward(reason) => {
@@ -313,7 +309,7 @@ impl Inner {
         let (answer, snapshot) = match cached::answer(read, &snapshot).await {
             Answer::Nothing(response) if self.proves(snapshot.rv) => (Answer::Found(response), snapshot),
             Answer::Nothing(_) => {
-                let snapshot = self.proof(&reader).await.ok_or(Reason::Negative)?;
+                let snapshot = Box::pin(self.proof(&reader)).await.ok_or(Reason::Negative)?;
                 (cached::answer(read, &snapshot).await, snapshot)
             }
             answer => (answer, snapshot),
