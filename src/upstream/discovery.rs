@@ -79,8 +79,7 @@ impl Catalog {
         self.resources.get(gvr).cloned()
     }
 
-    /// The resources a person may have meant by `resource`, `resource.group` or `group/version/resource`; the first is the
-    /// one in the preferred version.
+    /// The resources that can be cached, in every version served, in no order.
     pub fn cacheable(&self) -> impl Iterator<Item = &Gvr> {
         self.resources.iter().filter(|(_, entry)| entry.cacheable).map(|(gvr, _)| gvr)
     }
