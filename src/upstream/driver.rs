@@ -132,7 +132,10 @@ impl Driver {
             }
         };
         self.metrics.reading();
+        let begun = Instant::now();
         let opened = watch::open(&self.client, &self.key, start).await;
+        let code = opened.as_ref().err().map_or_else(|| "200".to_owned(), Error::label);
+        self.metrics.requested(start.kind(), &code, begun.elapsed());
         let Stream { response, idle } = match opened {
             Ok(stream) => stream,
             Err(error) => return self.failed(&error, course.at, start == Start::Initial),

@@ -80,6 +80,11 @@ impl Error {
         }
     }
 
+    /// The status code, or why there was none: a label.
+    pub(crate) fn label(&self) -> String {
+        self.code().map_or_else(|| self.reason().to_owned(), |code| code.to_string())
+    }
+
     pub(crate) fn transport(what: &'static str) -> impl FnOnce(BoxError) -> Self {
         move |source| Self::Transport { what, source }
     }

@@ -37,6 +37,14 @@ pub(super) enum Start {
 // === impl Start ===
 
 impl Start {
+    /// The word for metrics.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Initial => "streaming_list",
+            Self::After(_) | Self::Progress(_) => "watch",
+        }
+    }
+
     pub(super) fn what(self) -> &'static str {
         match self {
             Self::Initial => STREAMING_LIST,
