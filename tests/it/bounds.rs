@@ -78,7 +78,7 @@ fn assert_is_exposition(text: &str) {
 /// SEC-07: whatever goes through, none of it is told in the log at its most talkative, in metrics, in the configuration.
 #[tokio::test]
 async fn secrets_are_told_nowhere() {
-    for format in ["--logging-format=text", "--logging-format=json"] {
+    for (format, plugin) in [("text", false), ("json", false), ("text", true)] {
         let upstream = upstream(ApiServer::builder().token("MARK-upstream-token")).await;
         let secret = json!({"metadata": {"name": "s", "namespace": "x"}, "data": {"k": "MARK-secret-data"}});
         upstream.world().create("secrets", secret).unwrap();
@@ -101,25 +101,23 @@ async fn secrets_are_told_nowhere() {
             "env": [{"name": "CREDENTIAL", "value": credential}, {"name": "SECRET", "value": "MARK-plugin-env"}],
         }});
         let with_token = upstream.kubeconfig_yaml();
-        let with_plugin = with_token.replace("    token: MARK-upstream-token\n", "");
-        let with_plugin = with_plugin.replace("  user:\n", &format!("  user: {exec}\n"));
-        for (config, plugin) in [(with_token, false), (with_plugin, true)] {
-            let server =
-                Server::start(&config, &["--v=10", format, "--max-frame-bytes=100Ki", "--hold-timeout=2s"]).await;
-            talk(&server, &upstream, plugin).await;
-            let mut told = server.process.stderr();
-            for path in ["/metrics", "/configz", "/readyz?verbose", "/livez?verbose", "/nothing"] {
-                told += &server.admin(path).await.text();
-            }
-            upstream.clear_rules();
-            for line in told.lines() {
-                assert!(!line.contains("MARK"), "{line}");
-                assert!(!line.contains(&server.access().token), "forebay's own token: {line}");
-                assert!(!line.contains("panicked"), "{line}");
-            }
-            assert!(told.contains("access"), "the log is on:\n{told}");
-            assert_eq!(told.contains("exec plugin failed with exit status: 1"), plugin, "{told}");
+        let without = with_token.replace("    token: MARK-upstream-token\n", "");
+        let with_plugin = without.replace("  user:\n", &format!("  user: {exec}\n"));
+        let format = format!("--logging-format={format}");
+        let flags = ["--v=10", &format, "--max-frame-bytes=100Ki", "--hold-timeout=500ms"];
+        let server = Server::start(if plugin { &with_plugin } else { &with_token }, &flags).await;
+        talk(&server, &upstream, plugin).await;
+        let mut told = server.process.stderr();
+        for path in ["/metrics", "/configz", "/readyz?verbose", "/livez?verbose", "/nothing"] {
+            told += &server.admin(path).await.text();
         }
+        for line in told.lines() {
+            assert!(!line.contains("MARK"), "{line}");
+            assert!(!line.contains(&server.access().token), "forebay's own token: {line}");
+            assert!(!line.contains("panicked"), "{line}");
+        }
+        assert!(told.contains("access"), "the log is on:\n{told}");
+        assert_eq!(told.contains("exec plugin failed with exit status: 1"), plugin, "{told}");
     }
 }
 

@@ -222,9 +222,25 @@ impl Reply {
 
     /// Names of the items of a list.
     pub(crate) fn names(&self) -> Vec<String> {
-        let value = self.json();
-        let items = value["items"].as_array().unwrap_or_else(|| panic!("no list: {self}"));
-        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        #[derive(serde::Deserialize)]
+        struct List {
+            items: Vec<Item>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Item {
+            metadata: Meta,
+        }
+        #[derive(serde::Deserialize)]
+        struct Meta {
+            name: String,
+        }
+        let list: List = serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no list, {error}: {self}"));
+        list.items.into_iter().map(|item| item.metadata.name).collect()
+    }
+
+    /// Whether it is a list.
+    pub(crate) fn is_list(&self) -> bool {
+        memchr::memmem::find(&self.body, b"\"items\":[").is_some()
     }
 
     /// Asserts that this is a complete Status of this code, and gives its message.

@@ -44,7 +44,7 @@ fn config_map(name: &str) -> Value {
 
 #[tokio::test]
 async fn a_crowd_waits_for_one_list_and_is_answered_right() {
-    let upstream = upstream_with_pods(300).await;
+    let upstream = upstream_with_pods(60).await;
     let holds = hold_lists(&upstream);
     let rig = Rig::with(upstream, &["--preload=pods"]).await;
     let direct = rig.direct();
@@ -54,7 +54,7 @@ async fn a_crowd_waits_for_one_list_and_is_answered_right() {
         "/api/v1/pods?labelSelector=tier%3Dback",
         "/api/v1/pods?labelSelector=tier%3Dnone",
         FIRST,
-        "/api/v1/namespaces/team-002/pods/app-000299",
+        "/api/v1/namespaces/team-002/pods/app-000059",
         NONE,
         "/api/v1/namespaces/nowhere/pods",
     ];
@@ -97,7 +97,7 @@ async fn a_crowd_waits_for_one_list_and_is_answered_right() {
         assert_eq!(reply.status, want.status, "{path}: {reply}");
         // A list's version is that of the moment of the list: writes have been made since.
         match want.status {
-            200 if want.json()["items"].is_array() => assert_eq!(reply.names(), want.names(), "{path}"),
+            200 if want.is_list() => assert_eq!(reply.names(), want.names(), "{path}"),
             _ => assert_eq!(reply.body, want.body, "{path}"),
         }
     }
@@ -114,14 +114,13 @@ async fn progress_is_shown_while_objects_come() {
     let rig = Rig::with(upstream, &["--preload=pods"]).await;
     hold.wait_for(1, LIMIT).await.unwrap();
     hold.release_one();
-    let line = eventually("progress with a total", || async {
+    eventually("progress", || async {
         let text = rig.forebay.admin("/readyz?verbose").await.text();
-        text.lines().find(|line| line.contains("cache-sync") && line.contains("/500 objects")).map(str::to_owned)
+        let line = text.lines().find(|line| line.starts_with("[-]cache-sync/v1/pods failed"))?;
+        let loaded: usize = line.split_once("(syncing, ")?.1.split(' ').next()?.parse().ok()?;
+        (1..500).contains(&loaded).then_some(())
     })
     .await;
-    let loaded: u64 = line.split(['(', ' ', '/']).filter_map(|word| word.parse().ok()).next().unwrap();
-    assert!((1..500).contains(&loaded), "{line}");
-    assert!(line.starts_with("[-]cache-sync/v1/pods failed") && line.contains("s left"), "{line}");
     let waiting = tokio::spawn({
         let client = rig.client();
         async move { client.get(PODS).await }

@@ -227,7 +227,7 @@ async fn a_restarted_upstream_is_found_again() {
     // Another certificate would be refused: the new one is the old one's world on the old one's socket, cut and back.
     let forebay = Forebay::start(&config, &[]).await;
     forebay.wait_cached(PODS).await;
-    for round in 0..3 {
+    for round in 0..2 {
         first.watches("pods").wait_for(1, LIMIT).await.unwrap();
         gate.refuse(true);
         gate.cut();
