@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::testing::{ApiServer, Hold, discovery, get, list, read, watch};
+use forebay::testing::{ApiServer, Hold, Seen, discovery, get, list, read, watch};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -264,6 +264,27 @@ async fn refused_upstream_ends_the_hold_and_rights_begin_it() {
         })
         .await;
         assert!(refused[0].hits() > 0);
+    }
+}
+
+/// Rights in one namespace only: its reads are cached, all others are upstream's to refuse.
+#[tokio::test]
+async fn a_grant_for_one_namespace_is_used() {
+    let upstream = upstream_with_pods(30).await;
+    let elsewhere = |seen: &Seen| seen.call.namespace.as_deref() != Some("team-001");
+    for matches in [watch("pods"), list("pods"), get("pods")] {
+        upstream.on(matches.and("not in team-001", elsewhere)).reply_status(403);
+    }
+    let rig = Rig::with(upstream, &[]).await;
+    let team = "/api/v1/namespaces/team-001/pods";
+    let want = rig.direct().get(team).await;
+    assert_eq!(rig.forebay.wait_cached(team).await.names(), want.names());
+    assert_eq!(rig.forebay.wait_cached(&format!("{team}/app-000001")).await.status, 200);
+    assert_eq!(rig.forebay.wait_cached(&format!("{team}/none")).await.status, 404);
+    for path in [PODS, FIRST, "/api/v1/namespaces/team-002/pods"] {
+        let reply = within("upstream's refusal", rig.client().get(path)).await;
+        assert_eq!((reply.status, reply.answered()), (403, ""), "{path}: {reply}");
+        assert_eq!(reply.body, rig.direct().get(path).await.body, "{path}");
     }
 }
 

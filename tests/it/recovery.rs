@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use forebay::testing::{ApiServer, Gate, any, list, watch};
+use forebay::testing::{ApiServer, Gate, Resource, any, list, watch};
 use serde_json::{Value, json};
 
 use crate::{
@@ -263,4 +263,31 @@ async fn a_long_absence_costs_one_list() {
     equal(&rig, "after the absence").await;
     assert_eq!(rig.client().get(PODS).await.names().len(), 20);
     assert_eq!(loads(&rig), 2);
+}
+
+/// CRD-01 and CRD-05: a resource that is no longer served takes its objects along, and one that comes (again) is found
+/// within seconds, with its own objects only.
+#[tokio::test]
+async fn resources_come_and_go() {
+    const WIDGETS: &str = "/apis/example.com/v1/widgets";
+    let rig = Rig::start(&[]).await;
+    rig.upstream.world().fill_custom("widgets", 1, 5).unwrap();
+    for round in 0..2 {
+        let before = rig.forebay.wait_cached(WIDGETS).await;
+        assert_eq!(before.names().len(), 5 - round);
+        rig.upstream.world().unregister("widgets");
+        let gone = || async {
+            let reply = rig.client().get(WIDGETS).await;
+            (reply.status == 404).then_some(reply)
+        };
+        assert_eq!(eventually("gone", gone).await.body, rig.direct().get(WIDGETS).await.body);
+        for _ in 0..5 {
+            assert_eq!(rig.client().get(WIDGETS).await.status, 404, "and stays so");
+        }
+        rig.upstream.world().register(Resource::widgets());
+        rig.upstream.world().fill_custom("widgets", 1, 4 - round).unwrap();
+        let truth = rig.direct().get(WIDGETS).await.json();
+        let again = rig.forebay.wait_cached(WIDGETS).await.json();
+        assert_eq!(again["items"], truth["items"], "other objects under the old names");
+    }
 }
