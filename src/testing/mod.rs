@@ -50,7 +50,7 @@ mod write;
 
 pub use apiserver::{ApiServer, Builder, StartError};
 pub use call::Verb;
-pub use gate::Gate;
+pub use gate::{Gate, Link};
 pub use json::Node;
 pub use log::{Predicate, RequestLog, Seen, TimedOut};
 pub use matching::{Match, any, create, delete, discovery, get, list, named_path, patch, read, update, watch, write};
