@@ -32,7 +32,7 @@ pub(crate) async fn serve(dir: &Path) -> Result<()> {
     let ready =
         Ready { object: std::fs::read(dir.join("object"))?.into(), list: std::fs::read(dir.join("list"))?.into() };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let identity = ServingIdentity::generate(Ipv4Addr::LOCALHOST.into())?;
+    let identity = ServingIdentity::generate(vec![Ipv4Addr::LOCALHOST.to_string()])?;
     let server = format!("https://{}", listener.local_addr()?);
     let (context, token) = ("bare", "none");
     let file = ClientKubeconfig {

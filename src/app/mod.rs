@@ -21,7 +21,7 @@ use crate::{
     api::gvr::Gvr,
     config::{self, Config},
     lifecycle::{Class, Drain, Drained, Readiness, ReadyToken, Signals, Tasks, Timing, supervise},
-    request::caller::Token,
+    request::{admission::Hosts, caller::Token},
     serve::{self, OnHoldTimeout, Proxy, Savings},
     server::{self, Limits, Listener, ServingIdentity},
     store::{Fences, Registry, metrics::StoreMetrics},
@@ -81,7 +81,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let listener = Listener::bind(config.secure_address(), "secure-port").await?;
     let admin_listener = Listener::bind(config.admin_address, "admin-address").await?;
 
-    let serving = ServingIdentity::generate(config.bind_address.ip()).context("can't make a serving certificate")?;
+    let hosts = Hosts::of(config.bind_address.ip());
+    let serving = ServingIdentity::generate(hosts.names()).context("can't make a serving certificate")?;
     let token = Token::generate()?;
     let url = format!("https://{}", listener.address());
     let names = &identity.names;
@@ -140,6 +141,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         reflectors: reflectors.clone(),
         registry: stores.clone(),
         fences,
+        hosts,
         token,
         tasks: tasks.clone(),
         drain: drain.token(),

@@ -5,6 +5,7 @@
 //! not understand completely they mark instead of guessing, so that the request can be forwarded: see
 //! [`info::RequestInfo::irregular`] and [`options::ReadOptions::is_understood`].
 
+pub mod admission;
 pub mod caller;
 pub mod duration;
 pub mod hop;

@@ -4,7 +4,7 @@
 
 use http::{HeaderValue, Response, StatusCode, header};
 
-use crate::{api::status::Status, upstream};
+use crate::{api::status::Status, request::admission::Inadmissible, upstream};
 
 use super::{Body, forward};
 
@@ -17,6 +17,10 @@ pub(super) enum Refusal {
     HopByHop,
     /// A request target that is no path.
     Target,
+    /// Not addressed to this server.
+    Host,
+    /// From a web page.
+    Browser,
     /// Too many reads are held.
     TooManyHolds,
     /// The hold came to its deadline.
@@ -40,6 +44,8 @@ impl Refusal {
             Self::Anonymous => "anonymous",
             Self::HopByHop => "hop_by_hop",
             Self::Target => "target",
+            Self::Host => "host",
+            Self::Browser => "browser",
             Self::TooManyHolds => "too_many_holds",
             Self::HoldTimeout => "hold_timeout",
             Self::Shutdown => "shutdown",
@@ -47,6 +53,17 @@ impl Refusal {
             Self::Broken => "upstream_broken",
             Self::Slow => "upstream_slow",
         }
+    }
+}
+
+/// The Status for a request that is not looked at.
+pub(super) fn of_inadmissible(inadmissible: Inadmissible) -> (Refusal, Status) {
+    let message = inadmissible.to_string();
+    match inadmissible {
+        Inadmissible::Target => (Refusal::Target, Status::bad_request(message)),
+        Inadmissible::Host => (Refusal::Host, Status::bad_request(message)),
+        Inadmissible::ForeignHost => (Refusal::Host, Status::misdirected(message)),
+        Inadmissible::Browser => (Refusal::Browser, Status::forbidden(message)),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     },
     lifecycle::{drain::DrainToken, tasks::Tasks},
     request::{
+        admission::Hosts,
         caller::{Caller, Identity, Token},
         hop,
         info::{self, RequestInfo, Verb},
@@ -85,6 +86,8 @@ pub struct Parts {
     pub registry: Registry,
     /// What clients have been shown.
     pub fences: Fences,
+    /// What requests may be addressed to.
+    pub hosts: Hosts,
     /// forebay's own credential for its clients.
     pub token: Token,
     /// Where tasks run.
@@ -194,9 +197,9 @@ impl Inner {
     /// and is moved several times, so a hit would pay for all of them.
     async fn answer(&self, mut request: Request<Incoming>, info: RequestInfo, begun: Instant) -> (Answered, bool) {
         let refuse = |refusal, status: Status| (Answered::refused(refusal, &status), false);
-        if request.uri().path_and_query().is_none() || !request.uri().path().starts_with('/') {
-            let status = Status::bad_request("the request target must be a path, like /api/v1/pods");
-            return refuse(Refusal::Target, status);
+        if let Err(inadmissible) = self.parts.hosts.admit(request.version(), request.uri(), request.headers()) {
+            let (refusal, status) = error::of_inadmissible(inadmissible);
+            return refuse(refusal, status);
         }
         let identity = match Identity::of(request.headers(), &self.parts.token) {
             Ok(identity) => identity,

@@ -29,6 +29,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::*;
 use crate::{
     lifecycle::{Class, Drain, DrainToken, Drained, Tasks},
+    request::admission::Hosts,
     telemetry::registry::{self, Exposition},
 };
 
@@ -111,7 +112,7 @@ impl Rig {
     async fn with(limits: Limits) -> Self {
         let drain = Drain::new();
         let tasks = Tasks::new(drain.token());
-        let identity = ServingIdentity::generate(loopback()).expect("identity");
+        let identity = identity();
         let handler = Scripted { drain: drain.token(), arrived: Arc::new(Semaphore::new(0)), release: Arc::default() };
         let listener = Listener::bind((loopback(), 0).into(), "secure-port").await.expect("bind");
         let address = listener.address();
@@ -157,6 +158,10 @@ fn loopback() -> IpAddr {
     IpAddr::from([127, 0, 0, 1])
 }
 
+fn identity() -> ServingIdentity {
+    ServingIdentity::generate(Hosts::of(loopback()).names()).expect("identity")
+}
+
 fn trusting(ca_pem: &str) -> ClientConfig {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let mut roots = RootCertStore::empty();
@@ -196,7 +201,7 @@ async fn the_leaf_is_valid_for_every_loopback_name_and_no_other() {
     for name in ["example.com", "127.0.0.2", "10.0.0.1"] {
         assert!(rig.tls(b"h2", name).await.is_err(), "{name}");
     }
-    let stranger = Rig { client_config: trusting(ServingIdentity::generate(loopback()).expect("id").ca_pem()), ..rig };
+    let stranger = Rig { client_config: trusting(identity().ca_pem()), ..rig };
     assert!(stranger.tls(b"h2", "localhost").await.is_err());
 }
 

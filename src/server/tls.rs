@@ -1,8 +1,8 @@
-//! The identity forebay serves with: a CA made at start, and a leaf for every name a client may use for loopback.
+//! The identity forebay serves with: a CA made at start, and a leaf for the names that clients may use for it.
 //!
 //! Both keys live in memory only; the CA's is dropped once the leaf is signed, so nobody can ever sign another.
 
-use std::{net::IpAddr, sync::Arc, time::SystemTime};
+use std::{sync::Arc, time::SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -12,17 +12,6 @@ use rustls::{
     ServerConfig,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
 };
-
-/// The names clients use: by the written kubeconfig, by hand, and in a pod by the in-cluster configuration.
-const NAMES: [&str; 7] = [
-    "localhost",
-    "127.0.0.1",
-    "::1",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-];
 
 /// A year, and an hour back for clocks that are behind.
 const VALIDITY: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
@@ -49,12 +38,12 @@ pub enum IdentityError {
 // === impl ServingIdentity ===
 
 impl ServingIdentity {
-    /// Makes a CA and a leaf, P-256 both. The leaf is also valid for `address`, if that is not 127.0.0.1 or ::1.
+    /// Makes a CA and a leaf, P-256 both. The leaf is valid for `names`: DNS names and addresses.
     ///
     /// # Errors
     ///
     /// When the random source or the TLS library fails.
-    pub fn generate(address: IpAddr) -> Result<Self, IdentityError> {
+    pub fn generate(names: Vec<String>) -> Result<Self, IdentityError> {
         let mut ca = CertificateParams::default();
         ca.distinguished_name.push(DnType::CommonName, format!("forebay {:08x}", rand::random::<u32>()));
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -62,11 +51,6 @@ impl ServingIdentity {
         validity(&mut ca);
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate()?)?;
 
-        let mut names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-        let address = address.to_string();
-        if !names.contains(&address) {
-            names.push(address);
-        }
         let mut leaf = CertificateParams::new(names)?;
         leaf.distinguished_name.push(DnType::CommonName, "forebay");
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];

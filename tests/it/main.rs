@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests spawn tasks, and measure real time")]
 
+mod admission;
 mod bounds;
 mod child;
 mod cli;
@@ -11,6 +12,7 @@ mod exec;
 mod failures;
 mod fences;
 mod framing;
+mod h2;
 mod hold;
 mod identity;
 mod process;

@@ -147,7 +147,7 @@ impl RawClient {
     /// One more request on the same connection.
     pub(crate) async fn again(&mut self, forebay: &Forebay, line: &str, rest: &str) {
         let token = &forebay.access().token;
-        self.send(format!("{line} HTTP/1.1\r\nhost: forebay\r\nauthorization: Bearer {token}\r\n{rest}")).await;
+        self.send(format!("{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n{rest}")).await;
     }
 }
 

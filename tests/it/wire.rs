@@ -206,7 +206,7 @@ async fn large_heads_pass() {
     let token = format!("Bearer {}", "t".repeat(20_000));
     let groups = "impersonate-group: g\r\n".repeat(120);
     let target = format!("/api/v1/pods?labelSelector=a+in+({})", "value,".repeat(10_000));
-    let request = format!("GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: {token}\r\n{groups}\r\n");
+    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\nauthorization: {token}\r\n{groups}\r\n");
     let mut client = RawClient::connect(forebay.access()).await;
     client.send(request).await;
     let mut request = upstream.next_of(&mut client).await;
