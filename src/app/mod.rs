@@ -96,7 +96,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         token: token.expose(),
     };
     info!(upstream = identity.server(), context = names.context, "forebay {}", env!("CARGO_PKG_VERSION"));
-    let options = ClientOptions { connect_timeout: config.connect_timeout, answer_timeout: config.request_timeout };
+    let options = ClientOptions {
+        connect_timeout: config.connect_timeout,
+        answer_timeout: config.request_timeout,
+        max_staleness: config.max_staleness,
+    };
     let client = client(identity.clone(), options).await?;
     kubeconfig::write(&config.write_kubeconfig, &files, &client_kubeconfig)?;
     info!(addr = %listener.address(), kubeconfig = %config.write_kubeconfig.display(), "proxy listening");
@@ -134,7 +138,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         reflector_options,
         upstream_metrics.clone(),
     );
-    let preload = Preload::new(&config.preload);
+    let preload = Preload::new(&config.preload, config.max_staleness);
     let proxy = Proxy::new(serve::Parts {
         client: client.clone(),
         discovery: discovery.clone(),
@@ -224,6 +228,7 @@ fn serve_options(config: &Config) -> serve::Options {
         },
         max_holds: config.max_holds,
         fence_timeout: config.fence_timeout,
+        max_staleness: config.max_staleness,
         request_timeout: config.request_timeout,
         max_frame: config.max_frame_bytes,
         never: Arc::new(move |gvr| never.iter().any(|selector| selector.matches(gvr))),

@@ -20,14 +20,15 @@ const RETRY: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(super) struct Preload {
     wanted: Arc<Mutex<Vec<(ResourceSelector, Option<Gvr>)>>>,
+    max_staleness: Duration,
 }
 
 // === impl Preload ===
 
 impl Preload {
-    pub(super) fn new(selectors: &[ResourceSelector]) -> Self {
+    pub(super) fn new(selectors: &[ResourceSelector], max_staleness: Duration) -> Self {
         let wanted = selectors.iter().map(|selector| (selector.clone(), None)).collect();
-        Self { wanted: Arc::new(Mutex::new(wanted)) }
+        Self { wanted: Arc::new(Mutex::new(wanted)), max_staleness }
     }
 
     /// Waits for discovery, then starts what is wanted as it becomes known.
@@ -57,7 +58,7 @@ impl Preload {
             // A resource that can't be cached is forwarded: waiting for it would be waiting for ever.
             ready: !matches!(store.phase, Phase::Syncing | Phase::Stopped),
             required,
-            detail: detail(store),
+            detail: detail(store, self.max_staleness),
         }
     }
 
@@ -104,7 +105,7 @@ fn stability(version: &str) -> (u8, u32, u32) {
     }
 }
 
-fn detail(store: &Summary) -> String {
+fn detail(store: &Summary, max_staleness: Duration) -> String {
     match store.phase {
         Phase::Syncing => {
             let of = store.expected.map_or(String::new(), |total| format!("/{total}"));
@@ -112,7 +113,9 @@ fn detail(store: &Summary) -> String {
             format!("syncing, {}{of} objects, {:.0}/s{left}", store.objects, store.rate)
         }
         Phase::Synced => {
-            format!("{} objects, rv {}, heard {}s ago", store.objects, store.rv, store.silence.as_secs())
+            let age = store.age.as_secs();
+            let unproven = if store.age > max_staleness { ", not proven since: reads are forwarded" } else { "" };
+            format!("{} objects, rv {}, complete {age}s ago{unproven}", store.objects, store.rv)
         }
         Phase::Refused(code) => format!("upstream answers {code}: reads are forwarded"),
         Phase::Unservable(reason) => format!("not cached, {reason}: reads are forwarded"),

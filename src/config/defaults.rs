@@ -24,6 +24,10 @@ pub(super) const MAX_HOLDS: &str = "8192";
 /// What kube-apiserver's watch cache waits for a fresh resource version before it gives up.
 pub(super) const FENCE_TIMEOUT: &str = "3s";
 
+/// Three pings, so that one lost packet sends no read upstream; below what clients of kube-apiserver's own caches see when
+/// it is busy.
+pub(super) const MAX_STALENESS: &str = "10s";
+
 /// Leader election must never wait or be stale; events are written once and read by nobody.
 pub(super) const NEVER: &str = "leases.coordination.k8s.io,events,events.events.k8s.io";
 

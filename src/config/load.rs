@@ -61,6 +61,7 @@ impl Loader<'_> {
         let on_hold_timeout = self.one("on-hold-timeout", parse::on_hold_timeout);
         let max_holds = self.one("max-holds", |text| parse::within(text, 0, 1_000_000));
         let fence_timeout = self.one("fence-timeout", parse::duration);
+        let max_staleness = self.one("max-staleness", positive_duration);
         let shutdown_grace_period = self.one("shutdown-grace-period", parse::duration);
         let shutdown_delay_duration = self.one("shutdown-delay-duration", parse::duration);
         let v = self.one("v", |text| parse::within(text, 0, 10));
@@ -100,6 +101,7 @@ impl Loader<'_> {
             on_hold_timeout: on_hold_timeout?,
             max_holds: max_holds?,
             fence_timeout: fence_timeout?,
+            max_staleness: max_staleness?,
             admin_address: admin_address?,
             shutdown_grace_period: shutdown_grace_period?,
             shutdown_delay_duration: shutdown_delay_duration?,

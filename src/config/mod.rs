@@ -75,6 +75,9 @@ pub struct Config {
     /// How long a read may wait for a fence.
     #[serde(serialize_with = "go_duration")]
     pub fence_timeout: Duration,
+    /// How old an answer from the cache may be while upstream can be reached; above zero.
+    #[serde(serialize_with = "go_duration")]
+    pub max_staleness: Duration,
     /// Plain HTTP for health and metrics.
     pub admin_address: SocketAddr,
     /// From the start of the drain to its end.

@@ -88,6 +88,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "Reads held at the same time. Above it a read that would have to wait gets 429 with Retry-After."),
     one(CACHE, "fence-timeout", "DURATION", Some(defaults::FENCE_TIMEOUT),
         "How long a read waits for the cache to catch up with the client's own writes before it is forwarded."),
+    one(CACHE, "max-staleness", "DURATION", Some(defaults::MAX_STALENESS),
+        "How old an answer from the cache may be while the kube-apiserver can be reached: if it was last heard longer ago, \
+         reads are forwarded."),
 
     one(PROCESS, "admin-address", "IP:PORT", Some(defaults::ADMIN_ADDRESS),
         "Plain HTTP for /livez, /readyz, /metrics and /configz. Port 0: the kernel chooses."),

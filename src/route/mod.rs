@@ -9,6 +9,6 @@ mod reason;
 
 pub use self::{
     decide::{Decision, Facts, Never, Read, Want, decide},
-    readiness::{Fence, Readiness, readiness},
+    readiness::{Fence, Life, Readiness, readiness},
     reason::Reason,
 };

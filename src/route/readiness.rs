@@ -1,4 +1,4 @@
-//! May this store answer now: from its phase, its version and the fence of its resource.
+//! May this store answer now: from its phase, its life, its version and the fence of its resource.
 
 use crate::{
     api::resource_version::ResourceVersion,
@@ -14,6 +14,17 @@ pub struct Fence {
     pub view: View,
     /// The read shows a key over which a conflict is open.
     pub contested: bool,
+}
+
+/// What is known of a store's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its connection was heard a moment ago.
+    Proven,
+    /// It was not, and upstream can be asked instead.
+    Unproven,
+    /// It was not, and upstream can't be reached: what is held is the best there is.
+    Away,
 }
 
 /// What a read of a cacheable resource does next.
@@ -34,11 +45,12 @@ pub enum Readiness {
 }
 
 /// Tells whether a store in `status` may answer.
-pub fn readiness(status: Status, fence: Fence) -> Readiness {
+pub fn readiness(status: Status, life: Life, fence: Fence) -> Readiness {
     match status.phase {
         Phase::Syncing | Phase::Stopped => Readiness::Sync,
         Phase::Refused(_) => Readiness::Forward(Reason::Refused),
         Phase::Unservable(_) => Readiness::Forward(Reason::Unservable),
+        Phase::Synced if life == Life::Unproven => Readiness::Forward(Reason::Stale),
         Phase::Synced if fence.view.passing => Readiness::Settle,
         Phase::Synced if fence.view.in_doubt => Readiness::Forward(Reason::WriteInDoubt),
         Phase::Synced if status.rv < fence.view.upstream_until => Readiness::Forward(Reason::Behind),
@@ -68,6 +80,7 @@ mod tests {
         let follow = at(View { follow: rv(9), ..View::default() });
         let contested = Fence { contested: true, ..free };
         let forward = Readiness::Forward;
+        let alive = |status, fence| readiness(status, Life::Proven, fence);
         for (phase, version, fence, want) in [
             (Phase::Syncing, 0, free, Readiness::Sync),
             (Phase::Syncing, 0, doubt, Readiness::Sync),
@@ -85,7 +98,21 @@ mod tests {
             (Phase::Synced, 9, follow, Readiness::Now),
             (Phase::Synced, 5, contested, forward(Reason::Conflict)),
         ] {
-            assert_eq!(readiness(Status { phase, rv: rv(version) }, fence), want, "{phase:?} at {version}: {fence:?}");
+            assert_eq!(alive(Status { phase, rv: rv(version) }, fence), want, "{phase:?} at {version}: {fence:?}");
+        }
+        // Without a proof of life upstream answers; if it can't, what is held does, as far as it may.
+        for (phase, version, fence, unproven, away) in [
+            (Phase::Syncing, 0, free, Readiness::Sync, Readiness::Sync),
+            (Phase::Refused(403), 0, free, forward(Reason::Refused), forward(Reason::Refused)),
+            (Phase::Synced, 5, free, forward(Reason::Stale), Readiness::Now),
+            (Phase::Synced, 8, wait, forward(Reason::Stale), Readiness::Reach(rv(9))),
+            (Phase::Synced, 9, wait, forward(Reason::Stale), Readiness::Now),
+            (Phase::Synced, 99, doubt, forward(Reason::Stale), forward(Reason::WriteInDoubt)),
+            (Phase::Synced, 5, contested, forward(Reason::Stale), forward(Reason::Conflict)),
+        ] {
+            let status = Status { phase, rv: rv(version) };
+            assert_eq!(readiness(status, Life::Unproven, fence), unproven, "{phase:?} at {version}: {fence:?}");
+            assert_eq!(readiness(status, Life::Away, fence), away, "{phase:?} at {version}: {fence:?}");
         }
     }
 }

@@ -47,6 +47,8 @@ pub enum Reason {
     Refused,
     /// The store can't hold this resource.
     Unservable,
+    /// The store's life is not proven: its connection has been silent for longer than `--max-staleness`.
+    Stale,
     /// A write's effect is unknown until the store has caught up.
     WriteInDoubt,
     /// The store is not known to have come as far as a list that a client has been shown.
@@ -89,6 +91,7 @@ impl Reason {
             Self::Secret => "secret",
             Self::Refused => "refused_upstream",
             Self::Unservable => "unservable",
+            Self::Stale => "stale",
             Self::WriteInDoubt => "write_in_doubt",
             Self::Behind => "behind",
             Self::Fence => "fence_timeout",

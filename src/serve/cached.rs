@@ -48,15 +48,15 @@ pub(super) async fn answer(read: &Read, snapshot: &Arc<Snapshot>) -> Answer {
     }
 }
 
-/// What tells where an answer comes from: `hit; rv=123; age=4`. `age` is the time in seconds since upstream was last
-/// heard on this resource.
-pub(super) fn mark(response: &mut Response<Body>, how: &str, rv: ResourceVersion, silence: Duration) {
+/// What tells where an answer comes from: `hit; rv=123; age=4`. `age` is the time in seconds since it was last proven
+/// that the store had all that happened: the answer is at most that old.
+pub(super) fn mark(response: &mut Response<Body>, how: &str, rv: ResourceVersion, age: Duration) {
     let mut text = Vec::with_capacity(64);
     text.extend_from_slice(how.as_bytes());
     text.extend_from_slice(b"; rv=");
     push_number(&mut text, rv.0);
     text.extend_from_slice(b"; age=");
-    push_number(&mut text, silence.as_secs());
+    push_number(&mut text, age.as_secs());
     if let Ok(value) = HeaderValue::try_from(text) {
         response.headers_mut().insert(X_FOREBAY, value);
     }

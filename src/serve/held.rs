@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use crate::{
     api::{gvr::Scope, resource_version::ResourceVersion},
     lifecycle::drain::DrainToken,
-    route::{self, Read, Readiness, Reason, Want, readiness},
+    route::{self, Life, Read, Readiness, Reason, Want, readiness},
     store::{Fence, Phase, Reader, Snapshot, Waited},
+    upstream::Reach,
 };
 
 use super::error::Refusal;
@@ -36,9 +37,21 @@ pub(super) struct Holds {
     count: Arc<AtomicUsize>,
     /// The same number for `/metrics`.
     gauge: Gauge,
-    max: usize,
+    limits: Limits,
+    /// Whether upstream can be asked in place of a store.
+    reach: Reach,
+    drain: DrainToken,
+}
+
+/// How long and how many.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Reads held at once.
+    pub(super) max_holds: usize,
+    /// Longest wait for a fence.
     pub(super) fence_timeout: Duration,
-    pub(super) drain: DrainToken,
+    /// How old an answer may be while upstream can be reached.
+    pub(super) max_staleness: Duration,
 }
 
 /// A place among the held reads.
@@ -76,8 +89,8 @@ pub(super) enum Held {
 // === impl Holds ===
 
 impl Holds {
-    pub(super) fn new(max: usize, fence_timeout: Duration, drain: DrainToken, gauge: Gauge) -> Self {
-        Self { count: Arc::new(AtomicUsize::new(0)), gauge, max, fence_timeout, drain }
+    pub(super) fn new(limits: Limits, reach: Reach, drain: DrainToken, gauge: Gauge) -> Self {
+        Self { count: Arc::new(AtomicUsize::new(0)), gauge, limits, reach, drain }
     }
 
     /// Holds a read while something else than a store is waited for; `ready` tells whether it came in time.
@@ -89,20 +102,39 @@ impl Holds {
         }
     }
 
-    /// Waits until `reader` may answer `read`.
-    pub(super) async fn until_ready(&self, reader: &Reader, fence: &Fence, read: &Read, deadline: Instant) -> Held {
+    /// What is known of the life of `reader`'s store. `asked`: upstream has been asked already, and did not answer.
+    fn life(&self, reader: &Reader, asked: bool) -> Life {
+        if reader.age() <= self.limits.max_staleness {
+            Life::Proven
+        } else if asked || self.reach.is_away() {
+            Life::Away
+        } else {
+            Life::Unproven
+        }
+    }
+
+    /// Waits until `reader` may answer `read`; `unanswered` tells that upstream was asked in its place, in vain.
+    pub(super) async fn until_ready(
+        &self,
+        reader: &Reader,
+        fence: &Fence,
+        read: &Read,
+        unanswered: bool,
+        deadline: Instant,
+    ) -> Held {
         let mut hold = None;
         let mut fence_deadline = None;
         let mut asked = false;
         loop {
+            let life = self.life(reader, unanswered);
             let status = reader.status();
             let snapshot = reader.snapshot();
             let view = fence.view();
             let contested = snapshot.as_ref().is_some_and(|snapshot| contested(fence, read, snapshot));
             let mut fence_limit =
-                || deadline.min(*fence_deadline.get_or_insert_with(|| Instant::now() + self.fence_timeout));
+                || deadline.min(*fence_deadline.get_or_insert_with(|| Instant::now() + self.limits.fence_timeout));
             // The snapshot was taken after the status, so it is at least as new.
-            let (limit, rv) = match (readiness(status, route::Fence { view, contested }), snapshot) {
+            let (limit, rv) = match (readiness(status, life, route::Fence { view, contested }), snapshot) {
                 (Readiness::Now, Some(snapshot)) => return Held::Ready { snapshot, waited: hold.is_some() },
                 (Readiness::Forward(reason), _) => return Held::Forward(reason),
                 (Readiness::Settle, _) => {
@@ -156,7 +188,7 @@ impl Holds {
     fn enter(&self) -> Option<Hold> {
         let entered = self
             .count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < self.max).then_some(count + 1));
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < self.limits.max_holds).then_some(count + 1));
         entered.ok().map(|_| {
             self.gauge.inc();
             Hold { count: self.count.clone(), gauge: self.gauge.clone() }

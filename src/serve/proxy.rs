@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
 
@@ -31,8 +31,8 @@ use super::{
     Body,
     cached::{self, Answer},
     error::{self, Refusal},
-    forward::{Forwarder, Manner},
-    held::{Held, Holds},
+    forward::{Failure, Forwarder, Manner},
+    held::{self, Held, Holds},
     metrics::{Metrics, Outcome},
     observe::{Act, Subject},
     record::Record,
@@ -64,6 +64,8 @@ pub struct Options {
     pub max_holds: usize,
     /// Longest wait for a fence.
     pub fence_timeout: Duration,
+    /// How old an answer from a store may be while upstream can be reached.
+    pub max_staleness: Duration,
     /// Longest wait for the head of a forwarded answer that is no stream.
     pub request_timeout: Duration,
     /// Largest watch frame looked at, in bytes.
@@ -146,7 +148,12 @@ impl Proxy {
             max_frame: parts.options.max_frame,
         };
         let held_now = parts.metrics.held_now();
-        let holds = Holds::new(parts.options.max_holds, parts.options.fence_timeout, parts.drain.clone(), held_now);
+        let limits = held::Limits {
+            max_holds: parts.options.max_holds,
+            fence_timeout: parts.options.fence_timeout,
+            max_staleness: parts.options.max_staleness,
+        };
+        let holds = Holds::new(limits, parts.client.reach().clone(), parts.drain.clone(), held_now);
         Self { inner: Arc::new(Inner { parts, forwarder, holds }) }
     }
 
@@ -220,7 +227,10 @@ impl Inner {
         let decision = self.decide(&request, &mut asked, impersonates, begun).await;
         let known = asked.entry.is_some();
         let answered = match decision {
-            Ok(Decision::Cache(read)) => self.cached(&read, &asked, &request, begun).await,
+            Ok(Decision::Cache(read)) => match self.cached(&read, &asked.options, request.headers(), false, begun).await {
+                Err(Reason::Stale) => return (Box::pin(self.stale(request, asked, &read, begun)).await, known),
+                answered => answered,
+            },
             Ok(Decision::Forward(reason)) => Err(reason),
             Err(refusal) => {
                 let unknown = || "forebay has not learned yet what the API server serves; try again".to_owned();
@@ -272,18 +282,37 @@ impl Inner {
         Ok(facts(asked))
     }
 
-    /// Answers from the cache, or tells why upstream must.
+    /// Asks upstream, since the store's life is not proven; if upstream does not answer, what is held does, and says how
+    /// old it is.
+    async fn stale(&self, request: Request<Incoming>, asked: Asked, read: &Read, begun: Instant) -> Answered {
+        let patience = self.parts.options.max_staleness;
+        let (headers, options) = (request.headers().clone(), asked.options.clone());
+        let unanswered = tokio::select! {
+            answered = self.forward(request, asked, Reason::Stale) => match answered.outcome {
+                Outcome::Rejected => answered,
+                _ => return answered,
+            },
+            () = self.parts.client.reach().lost(patience) => {
+                let (refusal, status) = error::of_failure(&Failure::Slow(patience), false);
+                Answered::refused(refusal, &status)
+            }
+        };
+        self.cached(read, &options, &headers, true, begun).await.unwrap_or(unanswered)
+    }
+
+    /// Answers from the cache, or tells why upstream must. `unanswered`: upstream was asked already, in vain.
     async fn cached(
         &self,
         read: &Read,
-        asked: &Asked,
-        request: &Request<Incoming>,
+        options: &ReadOptions,
+        headers: &HeaderMap,
+        unanswered: bool,
         begun: Instant,
     ) -> Result<Answered, Reason> {
         let fence = self.parts.fences.of(&read.gvr);
-        let deadline = begun + self.hold_limit(&asked.options);
+        let deadline = begun + self.hold_limit(options);
         let reader = self.store(read)?;
-        let held = self.holds.until_ready(&reader, &fence, read, deadline).await;
+        let held = self.holds.until_ready(&reader, &fence, read, unanswered, deadline).await;
         let (snapshot, waited) = match held {
             Held::Ready { snapshot, waited } => (snapshot, waited),
             Held::Forward(reason) => {
@@ -293,7 +322,7 @@ impl Inner {
                         self.probe(&fence, read, &reader);
                         reader.want_progress();
                     }
-                    Reason::Behind => reader.want_progress(),
+                    Reason::Behind | Reason::Stale => reader.want_progress(),
                     _ => {}
                 }
                 return Err(reason);
@@ -331,14 +360,17 @@ impl Inner {
             }
             Want::Refusal(_) => {}
         }
+        let age = reader.age();
         let (outcome, how, reason) = if waited {
             self.parts.metrics.held_for(begun.elapsed());
             (Outcome::Held, "held", "sync")
+        } else if age > self.parts.options.max_staleness {
+            (Outcome::Hit, "stale", "upstream_away")
         } else {
             (Outcome::Hit, "hit", "fresh")
         };
-        cached::mark(&mut response, how, rv, reader.progress().silence());
-        cached::identify(request.headers(), &mut response);
+        cached::mark(&mut response, how, rv, age);
+        cached::identify(headers, &mut response);
         let waited = if waited { begun.elapsed() } else { Duration::ZERO };
         Ok(Answered { response, outcome, reason, rv: Some(rv), waited })
     }

@@ -8,7 +8,7 @@
 //! The snapshot is published before the status, so whoever was woken by a version finds it in the snapshot. Dropping the
 //! writer publishes [`Phase::Stopped`], so no reader waits for a reflector that is gone.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use imbl::OrdMap;
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::api::resource_version::ResourceVersion;
 
-use super::{Digest, ListForm, Object, Phase, Progress, Snapshot, Status};
+use super::{Digest, Life, ListForm, Object, Phase, Progress, Snapshot, Status};
 
 /// The only way to change a store. Not `Clone`: the type system says who writes.
 #[derive(Debug)]
@@ -88,6 +88,7 @@ struct Shared {
     snapshot: ArcSwapOption<Snapshot>,
     status: watch::Sender<Status>,
     progress: Progress,
+    life: Life,
     wanted: Notify,
     claim: Mutex<Option<Claim>>,
     claimed: Notify,
@@ -108,6 +109,7 @@ pub fn pair() -> (Writer, Reader) {
         snapshot: ArcSwapOption::empty(),
         status,
         progress: Progress::new(),
+        life: Life::new(),
         wanted: Notify::new(),
         claim: Mutex::default(),
         claimed: Notify::new(),
@@ -125,6 +127,11 @@ impl Writer {
     /// Counters of the load under way.
     pub fn progress(&self) -> &Progress {
         &self.shared.progress
+    }
+
+    /// Proof that nothing is missing but what is under way.
+    pub fn life(&self) -> &Life {
+        &self.shared.life
     }
 
     /// Version of the published snapshot; 0 before the first.
@@ -264,6 +271,11 @@ impl Reader {
     /// Counters of the load under way.
     pub fn progress(&self) -> &Progress {
         &self.shared.progress
+    }
+
+    /// How old an answer from this store may be: the time since it was last proven that nothing was missing.
+    pub fn age(&self) -> Duration {
+        self.shared.life.age()
     }
 
     /// A complete list with this digest, at this version, has passed to a client. A store that holds exactly that state is

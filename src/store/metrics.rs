@@ -36,7 +36,7 @@ impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let stores = self.registry.summaries();
         // The last tells how stores of single namespaces become one figure: their namespaces are no label.
-        let figures: [(&str, &str, Figure, Fold); 5] = [
+        let figures: [(&str, &str, Figure, Fold); 6] = [
             ("store_objects", "Objects held, or loaded so far", |store| store.objects as f64, Add::add),
             ("store_bytes", "Payload bytes held", |store| store.bytes as f64, Add::add),
             ("store_resource_version", "Version at which the store is complete", |store| store.rv.0 as f64, f64::min),
@@ -44,6 +44,12 @@ impl Collector for StoreMetrics {
                 "store_silence_seconds",
                 "Time since upstream was last heard on this resource",
                 |store| store.silence.as_secs_f64(),
+                f64::max,
+            ),
+            (
+                "store_age_seconds",
+                "Time since it was last proven that the store lacked nothing",
+                |store| store.age.as_secs_f64(),
                 f64::max,
             ),
             (

@@ -10,6 +10,7 @@
 mod digest;
 pub mod fences;
 mod handle;
+mod life;
 pub mod metrics;
 mod object;
 mod phase;
@@ -20,6 +21,7 @@ pub use self::{
     digest::Digest,
     fences::{Fence, Fences, Passing},
     handle::{Change, Error, Reader, Relist, Waited, Writer, pair},
+    life::{Life, Pulse},
     object::{Object, ObjectError},
     phase::{Phase, Progress, Status},
     registry::{Registry, StoreKey, Summary},

@@ -48,6 +48,8 @@ pub struct Summary {
     pub time_left: Option<Duration>,
     /// Time since upstream was last heard on this resource.
     pub silence: Duration,
+    /// Time since it was last proven that nothing was missing in it.
+    pub age: Duration,
 }
 
 // === impl StoreKey ===
@@ -113,5 +115,6 @@ fn summary(key: StoreKey, reader: &Reader) -> Summary {
         rate: progress.rate(),
         time_left: progress.time_left(),
         silence: progress.silence(),
+        age: reader.age(),
     }
 }

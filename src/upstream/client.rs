@@ -35,7 +35,12 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::time::timeout;
 use tower::{ServiceExt, util::BoxCloneSyncService};
 
-use super::{Error, connect::Dial, identity::Identity};
+use super::{
+    Error,
+    connect::Dial,
+    identity::Identity,
+    liveness::{Listening, Reach},
+};
 
 /// Any error, as bodies and services give it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -49,15 +54,15 @@ pub enum RequestBody {
     Stream(Incoming),
 }
 
-type Pool = legacy::Client<HttpsConnector<Dial>, RequestBody>;
+type Pool = legacy::Client<Listening<HttpsConnector<Dial>>, RequestBody>;
 type Lane = BoxCloneSyncService<Request<RequestBody>, Response<Incoming>, BoxError>;
 
 /// Connections for our own lists and watches. Four hold some 400 watches where upstream allows 100 streams each.
 const BULK_CONNECTIONS: usize = 4;
 
-/// A ping that is due after this silence, and ends the connection when it is not answered: half-open links are found
-/// within 15 s.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// A ping is due after a silence of at most this, and ends the connection when it is not answered within the timeout:
+/// half-open links are found within 15 s.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
 const PING_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Below the 90 s for which a Go server's peers keep idle connections, so that we close first.
@@ -84,6 +89,8 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// Longest wait for the head of an answer to a request of our own.
     pub answer_timeout: Duration,
+    /// A quiet connection is pinged several times within this.
+    pub max_staleness: Duration,
 }
 
 struct Inner {
@@ -96,6 +103,7 @@ struct Inner {
     verbatim: Pool,
     bulk: Vec<Lane>,
     answer_timeout: Duration,
+    reach: Reach,
 }
 
 // === impl Client ===
@@ -120,7 +128,9 @@ impl Client {
         // Impersonation that the kubeconfig itself asks for (`as`).
         let extra = config.extra_headers_layer().map_err(unusable)?;
         let server_name = server_name(config)?;
-        let one = |protocols| pool(tls.clone(), server_name.clone(), &dial, protocols);
+        let reach = Reach::new();
+        let ping = PING_INTERVAL.min(options.max_staleness / 3);
+        let one = |protocols| pool(tls.clone(), server_name.clone(), &dial, protocols, &reach, ping);
         let own = |pool: Pool| -> Lane {
             let service = tower::ServiceBuilder::new()
                 .layer(&extra)
@@ -140,8 +150,14 @@ impl Client {
             answer_timeout: options.answer_timeout,
             scheme,
             authority,
+            reach: reach.clone(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether upstream can be reached.
+    pub fn reach(&self) -> &Reach {
+        &self.inner.reach
     }
 
     /// Sends a client's request on; the URI's path and query reach upstream byte for byte. With `own_identity` forebay's
@@ -264,7 +280,14 @@ fn server_name(config: &kube::Config) -> Result<Option<ServerName<'static>>, sup
     ServerName::try_from(name.clone()).map(Some).map_err(|_| super::identity::Error::ServerName { name })
 }
 
-fn pool(tls: ClientConfig, server_name: Option<ServerName<'static>>, dial: &Dial, protocols: Protocols) -> Pool {
+fn pool(
+    tls: ClientConfig,
+    server_name: Option<ServerName<'static>>,
+    dial: &Dial,
+    protocols: Protocols,
+    reach: &Reach,
+    ping: Duration,
+) -> Pool {
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = server_name {
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
@@ -284,10 +307,10 @@ fn pool(tls: ClientConfig, server_name: Option<ServerName<'static>>, dial: &Dial
         .http2_initial_connection_window_size(16 << 20)
         .http2_max_frame_size(256 << 10)
         .http2_max_header_list_size(1 << 20)
-        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_interval(ping)
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .http2_keep_alive_while_idle(true)
-        .build(connector)
+        .build(Listening::new(connector, reach.clone()))
 }
 
 /// Turns an error answer into an error: the message of its Status, or the start of whatever else came.

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     api::resource_version::ResourceVersion,
-    store::{self, Change, Fences, ListForm, Relist, StoreKey, Writer},
+    store::{self, Change, Fences, ListForm, Pulse, Relist, StoreKey, Writer},
 };
 
 use super::{
@@ -57,6 +57,8 @@ struct Course {
     at: Option<ResourceVersion>,
     /// `Warning` headers of this resource, to be repeated with every cached answer.
     warnings: Vec<String>,
+    /// Of the connection it comes on.
+    pulse: Arc<Pulse>,
 }
 
 // === impl Driver ===
@@ -76,6 +78,7 @@ impl Driver {
                 Next::Watch(rv) => self.stream(Start::After(rv)).await,
                 Next::Close => return,
             };
+            self.writer.life().lose();
             let plan = reflector.step(outcome);
             self.carry_out(plan.verdict);
             if let Some(reason) = plan.relist {
@@ -113,7 +116,10 @@ impl Driver {
             list::pages(&self.client, &self.key, &self.kind, page_size, max_object, &mut relist, progress).await;
         match loaded {
             Ok((form, rv)) => match self.commit(relist, form, rv) {
-                Ok(()) => Outcome::Loaded(rv),
+                Ok(()) => {
+                    self.writer.life().prove();
+                    Outcome::Loaded(rv)
+                }
                 Err(why) => failed(None, why, None),
             },
             Err(PageError::Upstream(error)) => self.failed(&error, None, false),
@@ -125,10 +131,10 @@ impl Driver {
         let mut course = match start {
             Start::Initial => {
                 let permit = self.loads.clone().acquire_owned().await.ok();
-                Course { relist: Some(self.writer.begin_relist()), permit, at: None, warnings: Vec::new() }
+                Course { relist: Some(self.writer.begin_relist()), permit, at: None, warnings: Vec::new(), pulse: Arc::default() }
             }
             Start::After(rv) | Start::Progress(rv) => {
-                Course { relist: None, permit: None, at: Some(rv), warnings: Vec::new() }
+                Course { relist: None, permit: None, at: Some(rv), warnings: Vec::new(), pulse: Arc::default() }
             }
         };
         self.metrics.reading();
@@ -141,6 +147,10 @@ impl Driver {
             Err(error) => return self.failed(&error, course.at, start == Start::Initial),
         };
         course.warnings = list::warnings(response.headers());
+        course.pulse = response.extensions().get::<Arc<Pulse>>().cloned().unwrap_or_default();
+        if course.relist.is_none() {
+            self.writer.life().follow(course.pulse.clone());
+        }
         let mut body = response.into_body();
         let mut decoder = Decoder::new(self.options.max_frame);
         let (client, key) = (self.client.clone(), self.key.clone());
@@ -278,6 +288,7 @@ impl Driver {
         let mut form = ListForm::new(list_kind, &bookmark.kind, bookmark.api_version, bookmark.custom);
         form.warnings = std::mem::take(&mut course.warnings);
         self.commit(relist, form, bookmark.rv).map_err(|why| failed(None, why, None))?;
+        self.writer.life().follow(course.pulse.clone());
         course.at = Some(bookmark.rv);
         course.permit = None;
         Ok(())

@@ -17,6 +17,7 @@ mod driver;
 mod error;
 pub mod identity;
 mod list;
+mod liveness;
 mod metrics;
 mod probe;
 mod reflector;
@@ -28,6 +29,7 @@ pub use self::{
     discovery::{Catalog, Discovery},
     error::{Error, chain},
     identity::Identity,
+    liveness::Reach,
     metrics::Metrics,
     probe::consistent_rv,
     reflectors::{Demand, Options as ReflectorOptions, Reflectors},
