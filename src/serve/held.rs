@@ -186,9 +186,9 @@ impl Holds {
     }
 
     fn enter(&self) -> Option<Hold> {
-        let entered = self
-            .count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < self.limits.max_holds).then_some(count + 1));
+        let entered = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < self.limits.max_holds).then_some(count + 1)
+        });
         entered.ok().map(|_| {
             self.gauge.inc();
             Hold { count: self.count.clone(), gauge: self.gauge.clone() }

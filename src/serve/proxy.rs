@@ -227,10 +227,12 @@ impl Inner {
         let decision = self.decide(&request, &mut asked, impersonates, begun).await;
         let known = asked.entry.is_some();
         let answered = match decision {
-            Ok(Decision::Cache(read)) => match self.cached(&read, &asked.options, request.headers(), false, begun).await {
-                Err(Reason::Stale) => return (Box::pin(self.stale(request, asked, &read, begun)).await, known),
-                answered => answered,
-            },
+            Ok(Decision::Cache(read)) => {
+                match self.cached(&read, &asked.options, request.headers(), false, begun).await {
+                    Err(Reason::Stale) => return (Box::pin(self.stale(request, asked, &read, begun)).await, known),
+                    answered => answered,
+                }
+            }
             Ok(Decision::Forward(reason)) => Err(reason),
             Err(refusal) => {
                 let unknown = || "forebay has not learned yet what the API server serves; try again".to_owned();

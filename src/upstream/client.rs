@@ -63,7 +63,7 @@ const BULK_CONNECTIONS: usize = 4;
 /// A ping is due after a silence of at most this, and ends the connection when it is not answered within the timeout:
 /// half-open links are found within 15 s.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
-const PING_TIMEOUT: Duration = Duration::from_secs(8);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Below the 90 s for which a Go server's peers keep idle connections, so that we close first.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

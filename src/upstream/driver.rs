@@ -131,7 +131,13 @@ impl Driver {
         let mut course = match start {
             Start::Initial => {
                 let permit = self.loads.clone().acquire_owned().await.ok();
-                Course { relist: Some(self.writer.begin_relist()), permit, at: None, warnings: Vec::new(), pulse: Arc::default() }
+                Course {
+                    relist: Some(self.writer.begin_relist()),
+                    permit,
+                    at: None,
+                    warnings: Vec::new(),
+                    pulse: Arc::default(),
+                }
             }
             Start::After(rv) | Start::Progress(rv) => {
                 Course { relist: None, permit: None, at: Some(rv), warnings: Vec::new(), pulse: Arc::default() }
@@ -195,6 +201,7 @@ impl Driver {
             let chunk = match frame {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
                 Ok(Some(Err(error))) => {
+                    self.client.reach().broke();
                     let error = Error::Transport { what: start.what(), source: error.into() };
                     return self.failed(&error, course.at, false);
                 }

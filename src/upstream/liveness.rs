@@ -32,7 +32,7 @@ use tower::Service;
 
 use crate::store::Pulse;
 
-use super::client::BoxError;
+use super::client::{BoxError, PING_TIMEOUT};
 
 /// Whether upstream can be reached. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -113,9 +113,12 @@ impl Reach {
         }
     }
 
-    /// Time since anything was heard.
-    pub(super) fn silence(&self) -> Duration {
-        self.heard().elapsed()
+    /// A connection broke. If nothing was heard for long it was a ping without an answer, which no other connection had
+    /// an answer for either: upstream is away.
+    pub(super) fn broke(&self) {
+        if self.heard().elapsed() >= PING_TIMEOUT {
+            self.leave();
+        }
     }
 
     fn heard(&self) -> Instant {
@@ -218,5 +221,49 @@ impl<S: Write + Unpin> Write for Heard<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<Result<usize, io::Error>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_away_from_a_failure_until_it_is_heard() {
+        let reach = Reach::new();
+        assert!(!reach.is_away(), "nothing is known yet");
+        reach.leave();
+        assert!(reach.is_away());
+        timeout(SECOND, reach.lost(10 * SECOND)).await.expect("known already");
+        reach.beat();
+        assert!(!reach.is_away());
+        advance(7 * SECOND).await;
+        reach.broke();
+        assert!(!reach.is_away(), "one connection was closed");
+        advance(SECOND).await;
+        reach.broke();
+        assert!(reach.is_away(), "nobody answered a ping");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_with_silence() {
+        let reach = Reach::new();
+        // Silence before the question proves nothing: there may have been nothing to say.
+        advance(60 * SECOND).await;
+        timeout(9 * SECOND, reach.lost(10 * SECOND)).await.unwrap_err();
+        assert!(!reach.is_away());
+        let (lost, ()) = tokio::join!(timeout(15 * SECOND, reach.lost(10 * SECOND)), async {
+            tokio::time::sleep(9 * SECOND).await;
+            reach.beat();
+        });
+        lost.unwrap_err();
+        let begun = Instant::now();
+        let (lost, ()) = tokio::join!(timeout(SECOND, reach.lost(10 * SECOND)), async { reach.leave() });
+        lost.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

@@ -15,6 +15,7 @@ mod framing;
 mod h2;
 mod hold;
 mod identity;
+mod life;
 mod process;
 mod raw;
 mod recovery;
