@@ -20,6 +20,7 @@ mod users;
 
 mod bytes;
 mod cases;
+mod chaos;
 mod cold_start;
 mod informers;
 mod kubectl;

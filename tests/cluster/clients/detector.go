@@ -40,6 +40,10 @@ type detectorReport struct {
 	PeakPerSecond int     `json:"peak_reads_per_second"`
 	P50Millis     float64 `json:"read_p50_ms"`
 	P99Millis     float64 `json:"read_p99_ms"`
+	// Retries counts the tries of a key that failed and were made again.
+	Retries int `json:"retries"`
+	// StatusesSent is how many status writes of a key have left this process, repetitions by client-go included.
+	StatusesSent map[string]int `json:"statuses_sent,omitempty"`
 }
 
 // remark is a line about one key: a wrong answer or an error.
@@ -63,6 +67,8 @@ func detector(ctx context.Context, args []string) error {
 	listEvery := flags.Int("list-every", 10, "list by label selector at every n-th key; 0: never")
 	round := flags.Int64("round", 1, "value written to status.replicas")
 	informerDelay := flags.Duration("informer-delay", 0, "start the informer this long after the workers")
+	retries := flags.Int("retries", 0, "try a key so often again when a request fails, as a work queue does")
+	verify := flags.Bool("verify", false, "read after each write, and compare each read with all that was known of the object before")
 	keysFile := flags.String("keys", "", "`file` with the keys")
 	run := flags.String("run", "run", "run id; the user agent is detector/ID")
 	_ = flags.Parse(args)
@@ -79,12 +85,17 @@ func detector(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	sent := &sentStatuses{byKey: map[string]int{}}
+	config.Wrap(sent.count)
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 
-	d := &detection{client: client, gvr: gvr, round: *round, listEvery: *listEvery, start: time.Now()}
+	d := &detection{client: client, gvr: gvr, round: *round, listEvery: *listEvery, retries: *retries, start: time.Now()}
+	if *verify {
+		d.memory = &memory{shown: map[string]version{}}
+	}
 	informer := dynamicinformer.NewFilteredDynamicInformer(client, gvr, metav1.NamespaceAll, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil)
 	d.lister = informer.Lister()
@@ -119,6 +130,9 @@ func detector(ctx context.Context, args []string) error {
 	empty := time.Since(d.start)
 	report := d.finish()
 	report.Keys, report.EmptyMillis = len(keys), millis(empty)
+	if *verify {
+		report.StatusesSent = sent.all()
+	}
 	select {
 	case at := <-synced:
 		report.SyncedMillis = millis(at)
@@ -143,7 +157,10 @@ type detection struct {
 	gvr       schema.GroupVersionResource
 	round     int64
 	listEvery int
+	retries   int
 	start     time.Time
+	// memory is nil when answers are not to be compared with earlier ones.
+	memory *memory
 
 	mu        sync.Mutex
 	counts    detectorReport
@@ -151,7 +168,7 @@ type detection struct {
 	latencies []time.Duration
 }
 
-// process does for one key what the real controller does.
+// process does for one key what the real controller does, and does it again after a failure.
 func (d *detection) process(ctx context.Context, i int, key string) {
 	name, absent := strings.CutPrefix(key, "!")
 	namespace, name, err := cache.SplitMetaNamespaceKey(name)
@@ -159,22 +176,44 @@ func (d *detection) process(ctx context.Context, i int, key string) {
 		d.failed(key, err)
 		return
 	}
-	if !d.fetchTemplate(ctx, key, namespace, name, absent) {
-		return
-	}
-	if d.listEvery > 0 && i%d.listEvery == 0 {
-		d.fetchBySelector(ctx, key, namespace, name, absent)
-	}
-	if !absent {
-		d.updateStatus(ctx, key, namespace, name)
+	wait := 50 * time.Millisecond
+	for try := 0; ; try++ {
+		err := d.try(ctx, i, key, namespace, name, absent)
+		if err == nil {
+			return
+		}
+		if try == d.retries || ctx.Err() != nil {
+			d.failed(key, err)
+			return
+		}
+		d.count(func(c *detectorReport) { c.Retries++ })
+		time.Sleep(wait)
+		wait = min(2*wait, time.Second)
 	}
 }
 
-// fetchTemplate looks the object up in the lister and, on a miss, GETs it. It reports whether the answer was right.
-func (d *detection) fetchTemplate(ctx context.Context, key, namespace, name string, absent bool) bool {
+// try processes a key once. Wrong answers are reported and are no errors.
+func (d *detection) try(ctx context.Context, i int, key, namespace, name string, absent bool) error {
+	if err := d.fetchTemplate(ctx, key, namespace, name, absent); err != nil {
+		return err
+	}
+	if d.listEvery > 0 && i%d.listEvery == 0 {
+		if err := d.fetchBySelector(ctx, key, namespace, name, absent); err != nil {
+			return err
+		}
+	}
+	if absent {
+		return nil
+	}
+	return d.updateStatus(ctx, key, namespace, name)
+}
+
+// fetchTemplate looks the object up in the lister and, on a miss, GETs it.
+func (d *detection) fetchTemplate(ctx context.Context, key, namespace, name string, absent bool) error {
 	if object, err := d.lister.ByNamespace(namespace).Get(name); err == nil {
 		d.count(func(c *detectorReport) { c.ListerHits++ })
-		return d.right(key, object.(*unstructured.Unstructured), namespace, name)
+		d.right(key, object.(*unstructured.Unstructured), namespace, name)
+		return nil
 	}
 	d.count(func(c *detectorReport) { c.ListerMisses++; c.DirectGets++ })
 	var object *unstructured.Unstructured
@@ -184,26 +223,25 @@ func (d *detection) fetchTemplate(ctx context.Context, key, namespace, name stri
 	})
 	switch {
 	case apierrors.IsNotFound(err) && absent:
-		return true
 	case apierrors.IsNotFound(err):
 		d.wrong(key, "GET says not found")
-		return false
 	case err != nil:
-		d.failed(key, err)
-		return false
+		return err
 	case absent:
 		d.wrong(key, "GET says found")
-		return false
+	default:
+		d.right(key, object, namespace, name)
+		d.remember(key, object)
 	}
-	return d.right(key, object, namespace, name)
+	return nil
 }
 
 // fetchBySelector lists by label from the lister; a lister that knows none is not believed, and the server is asked.
-func (d *detection) fetchBySelector(ctx context.Context, key, namespace, name string, absent bool) {
+func (d *detection) fetchBySelector(ctx context.Context, key, namespace, name string, absent bool) error {
 	selector := labels.SelectorFromSet(labels.Set{"app": name})
 	if objects, err := d.lister.ByNamespace(namespace).List(selector); err == nil && len(objects) > 0 {
 		d.count(func(c *detectorReport) { c.ListerHits++ })
-		return
+		return nil
 	}
 	d.count(func(c *detectorReport) { c.ListerMisses++; c.DirectLists++ })
 	var list *unstructured.UnstructuredList
@@ -212,8 +250,7 @@ func (d *detection) fetchBySelector(ctx context.Context, key, namespace, name st
 		return err
 	})
 	if err != nil {
-		d.failed(key, err)
-		return
+		return err
 	}
 	want := 1
 	if absent {
@@ -222,22 +259,32 @@ func (d *detection) fetchBySelector(ctx context.Context, key, namespace, name st
 	if len(list.Items) != want {
 		d.wrong(key, fmt.Sprintf("LIST by %s gives %d objects, expected %d", selector, len(list.Items), want))
 	}
+	for i := range list.Items {
+		d.remember(key, &list.Items[i])
+	}
+	return nil
 }
 
 // updateStatus reads the object from the server, always, and writes its status if that changes it; again after a conflict.
-func (d *detection) updateStatus(ctx context.Context, key, namespace, name string) {
+func (d *detection) updateStatus(ctx context.Context, key, namespace, name string) error {
 	client := d.client.Resource(d.gvr).Namespace(namespace)
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	get := func() (object *unstructured.Unstructured, err error) {
 		d.count(func(c *detectorReport) { c.StatusGets++ })
-		var object *unstructured.Unstructured
-		err := d.timed(func() (err error) {
+		err = d.timed(func() (err error) {
 			object, err = client.Get(ctx, name, metav1.GetOptions{})
 			return err
 		})
+		if apierrors.IsNotFound(err) {
+			d.wrong(key, "GET before the status update says not found")
+		}
+		if err == nil {
+			d.remember(key, object)
+		}
+		return object, err
+	}
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		object, err := get()
 		if err != nil {
-			if apierrors.IsNotFound(err) {
-				d.wrong(key, "GET before the status update says not found")
-			}
 			return err
 		}
 		status := map[string]any{"observedGeneration": object.GetGeneration(), "replicas": d.round}
@@ -245,7 +292,7 @@ func (d *detection) updateStatus(ctx context.Context, key, namespace, name strin
 			return nil
 		}
 		object.Object["status"] = status
-		_, err = client.UpdateStatus(ctx, object, metav1.UpdateOptions{})
+		written, err := client.UpdateStatus(ctx, object, metav1.UpdateOptions{})
 		d.count(func(c *detectorReport) {
 			if apierrors.IsConflict(err) {
 				c.Conflicts++
@@ -253,19 +300,36 @@ func (d *detection) updateStatus(ctx context.Context, key, namespace, name strin
 				c.StatusWrites++
 			}
 		})
-		return err
+		if err != nil || d.memory == nil {
+			return err
+		}
+		d.remember(key, written)
+		read, err := get()
+		if err != nil {
+			return err
+		}
+		// Nobody else writes statuses.
+		if replicas, _, _ := unstructured.NestedInt64(read.Object, "status", "replicas"); replicas != d.round {
+			d.wrong(key, fmt.Sprintf("wrote status.replicas %d, then read %d", d.round, replicas))
+		}
+		return nil
 	})
-	if err != nil {
-		d.failed(key, err)
+}
+
+// remember compares an answer with what was known of the object before: it never becomes older, and never another one.
+func (d *detection) remember(key string, object *unstructured.Unstructured) {
+	if d.memory == nil {
+		return
+	}
+	if wrong := d.memory.see(key, object); wrong != "" {
+		d.wrong(key, wrong)
 	}
 }
 
-func (d *detection) right(key string, object *unstructured.Unstructured, namespace, name string) bool {
-	if object.GetNamespace() == namespace && object.GetName() == name && object.GetUID() != "" {
-		return true
+func (d *detection) right(key string, object *unstructured.Unstructured, namespace, name string) {
+	if object.GetNamespace() != namespace || object.GetName() != name || object.GetUID() == "" {
+		d.wrong(key, fmt.Sprintf("answer is %s/%s", object.GetNamespace(), object.GetName()))
 	}
-	d.wrong(key, fmt.Sprintf("answer is %s/%s", object.GetNamespace(), object.GetName()))
-	return false
 }
 
 // timed runs one read and takes down when it began and how long it took. Waiting for the client's own limiter is included.
