@@ -30,6 +30,7 @@ impl Collector for Process {
             ("process_start_time_seconds", "Start of the process since the epoch", start_seconds(&stat, &system)),
             ("process_open_fds", "Open file descriptors", open_files()),
             ("process_max_fds", "Largest number of open file descriptors", max_files(&limits)),
+            ("forebay_tasks", "Tasks of the runtime that have not ended", tasks()),
         ] {
             if let Some(value) = value {
                 let gauge = ConstGauge::new(value);
@@ -70,6 +71,12 @@ fn kilobytes(status: &str, name: &str) -> Option<f64> {
 fn open_files() -> Option<f64> {
     // One of the entries is the directory being read.
     Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
+}
+
+/// Only a scrape outside the runtime has none.
+fn tasks() -> Option<f64> {
+    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    Some(runtime.metrics().num_alive_tasks() as f64)
 }
 
 /// The soft limit; none of it is said if it is `unlimited`.
