@@ -31,6 +31,9 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 /// find out how far upstream has come.
 const BOOKMARK_PATIENCE: Duration = Duration::from_millis(500);
 
+/// A watch that has ended is usually open again at once. If it is not, upstream is asked: what the read waits for can't come.
+const UNFED_PATIENCE: Duration = Duration::from_millis(200);
+
 /// Reads being held, and how many may be.
 #[derive(Clone, Debug)]
 pub(super) struct Holds {
@@ -124,6 +127,7 @@ impl Holds {
     ) -> Held {
         let mut hold = None;
         let mut fence_deadline = None;
+        let mut unfed_deadline = None;
         let mut asked = false;
         loop {
             let life = self.life(reader, unanswered);
@@ -133,6 +137,7 @@ impl Holds {
             let contested = snapshot.as_ref().is_some_and(|snapshot| contested(fence, read, snapshot));
             let mut fence_limit =
                 || deadline.min(*fence_deadline.get_or_insert_with(|| Instant::now() + self.limits.fence_timeout));
+            let unfed = !reader.is_fed() && !self.reach.is_away();
             // The snapshot was taken after the status, so it is at least as new.
             let (limit, rv) = match (readiness(status, life, route::Fence { view, contested }), snapshot) {
                 (Readiness::Now, Some(snapshot)) => return Held::Ready { snapshot, waited: hold.is_some() },
@@ -142,6 +147,13 @@ impl Holds {
                         continue;
                     }
                     return Held::Forward(Reason::WriteInDoubt);
+                }
+                (Readiness::Reach(rv) | Readiness::Follow(rv), _) if unfed => {
+                    let limit = *unfed_deadline.get_or_insert_with(|| Instant::now() + UNFED_PATIENCE);
+                    if Instant::now() >= limit {
+                        return Held::Forward(Reason::Fence);
+                    }
+                    (fence_limit().min(limit), Some(rv))
                 }
                 (Readiness::Reach(rv), _) => (fence_limit(), Some(rv)),
                 (Readiness::Follow(rv), _) if asked => (fence_limit(), Some(rv)),
@@ -156,6 +168,7 @@ impl Holds {
             }
             match (Box::pin(self.wait(reader, limit, rv)).await, rv) {
                 (Wait::Look, _) => {}
+                (Wait::TimedOut, Some(_)) if unfed => {}
                 (Wait::TimedOut, Some(_)) if Instant::now() < fence_limit() => {
                     reader.want_progress();
                     asked = true;

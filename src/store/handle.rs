@@ -278,6 +278,11 @@ impl Reader {
         self.shared.life.age()
     }
 
+    /// Whether a stream is open, by which whatever is missing will come.
+    pub fn is_fed(&self) -> bool {
+        self.shared.life.is_fed()
+    }
+
     /// A complete list with this digest, at this version, has passed to a client. A store that holds exactly that state is
     /// complete at that version as well, and says so without asking upstream.
     pub fn claim(&self, digest: Digest, rv: ResourceVersion) {

@@ -84,6 +84,11 @@ impl Life {
         }
     }
 
+    /// Whether a stream is open, by which whatever is missing will come.
+    pub fn is_fed(&self) -> bool {
+        matches!(*self.proof.lock(), Proof::Fed(_))
+    }
+
     /// Time since the latest proof: an answer from the store is at most that old.
     pub fn age(&self) -> Duration {
         match &*self.proof.lock() {
@@ -122,10 +127,12 @@ mod tests {
         let (life, pulse) = (Life::new(), Arc::new(Pulse::default()));
         life.follow(pulse.clone());
         advance(2 * SECOND).await;
+        assert!(life.is_fed());
         life.lose();
         pulse.beat();
         advance(SECOND).await;
         life.lose();
+        assert!(!life.is_fed());
         assert_eq!(life.age(), 3 * SECOND, "others use the connection");
     }
 }

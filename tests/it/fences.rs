@@ -269,6 +269,21 @@ async fn a_fence_that_is_not_reached_in_time_ends_in_forwarding() {
     assert_eq!(late.rig.forebay.metric("forebay_requests_total", &forwarded).await, 1.0);
 }
 
+/// While no watch is open the event can't come: upstream is asked, and not after the whole time for a fence.
+#[tokio::test]
+async fn without_a_watch_no_fence_is_waited_for() {
+    let upstream = upstream(ApiServer::builder()).await;
+    upstream.world().create("configmaps", map("a", "old")).unwrap();
+    let rig = Rig::with(upstream, &["--fence-timeout=1h"]).await;
+    rig.forebay.wait_cached(MAPS).await;
+    let refused = rig.upstream.on(own(watch("configmaps"))).reply_retry_after(503, 60);
+    rig.upstream.watches("configmaps").cut();
+    eventually("the watch is lost", || async { (refused.hits() > 0).then_some(()) }).await;
+    assert_eq!(rig.client().write("PUT", A, &map("a", "1")).await.status, 200);
+    let reply = within("the read", rig.client().get(A)).await;
+    assert_eq!((reply.answered(), &reply.json()["data"]["value"]), ("", &json!("1")), "{reply}");
+}
+
 /// Monotonic reads: what a watch or a forwarded read has shown, a cached read does not take back.
 #[tokio::test]
 async fn reads_do_not_go_behind_what_was_shown() {
