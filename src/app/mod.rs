@@ -24,7 +24,7 @@ use crate::{
     request::{admission::Hosts, caller::Token},
     serve::{self, OnHoldTimeout, Proxy, Savings},
     server::{self, Limits, Listener, ServingIdentity},
-    store::{Fences, Registry, metrics::StoreMetrics},
+    store::{Budget, Fences, Registry, metrics::StoreMetrics},
     telemetry::registry,
     upstream::{self, Client, ClientOptions, Discovery, Identity, ReflectorOptions, Reflectors, identity::Source},
 };
@@ -109,7 +109,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 
     let mut metrics = registry::root(env!("CARGO_PKG_VERSION"));
     let own = registry::own(&mut metrics);
-    let stores = Registry::default();
+    let stores = Registry::new(Budget::new(config.memory_budget));
     let serve_metrics = serve::Metrics::register(own);
     let upstream_metrics = upstream::Metrics::register(own);
     let server_metrics = server::Metrics::register(own);
@@ -156,6 +156,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let admin = Admin::new(readiness, resources(stores, preload.clone()), Arc::new(metrics), &config);
 
     tasks.spawn("discovery", Class::Critical, discovery.clone().run(client));
+    tasks.spawn("idle", Class::BestEffort, reflectors.clone().close_idle(config.idle_timeout));
     tasks.spawn("preload", Class::BestEffort, preload.run(discovery, reflectors, upstream_seen));
     let limits = Limits::from(&config);
     let (tls, server_tasks, token) = (serving.server_config(), tasks.clone(), drain.token());

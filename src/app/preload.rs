@@ -119,6 +119,7 @@ fn detail(store: &Summary, max_staleness: Duration) -> String {
         }
         Phase::Refused(code) => format!("upstream answers {code}: reads are forwarded"),
         Phase::Unservable(reason) => format!("not cached, {reason}: reads are forwarded"),
+        Phase::OverBudget => "over the memory budget: reads are forwarded".to_owned(),
         Phase::Stopped => "stopped".to_owned(),
     }
 }

@@ -31,6 +31,9 @@ pub(super) const MAX_STALENESS: &str = "10s";
 /// Leader election must never wait or be stale; events are written once and read by nobody.
 pub(super) const NEVER: &str = "leases.coordination.k8s.io,events,events.events.k8s.io";
 
+/// Three times the longest period at which controllers commonly look at everything again (10 minutes).
+pub(super) const IDLE_TIMEOUT: &str = "30m";
+
 /// etcd refuses requests above 1.5 MiB, but encoding and managed fields swell; a frame above this is not a Kubernetes
 /// object any more.
 pub(super) const MAX_FRAME_BYTES: &str = "8Mi";

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Config, Environment, Errors, Flags, ResourceSelector,
+    Config, Environment, Errors, Flags, ResourceSelector, cgroup,
     error::{Invalid, Problem},
     parse::{self, Expected},
     raw::{self, Layers, Origin},
@@ -62,6 +62,8 @@ impl Loader<'_> {
         let max_holds = self.one("max-holds", |text| parse::within(text, 0, 1_000_000));
         let fence_timeout = self.one("fence-timeout", parse::duration);
         let max_staleness = self.one("max-staleness", positive_duration);
+        let memory_budget = self.optional("memory-budget", parse::memory_budget);
+        let idle_timeout = self.one("idle-timeout", parse::duration);
         let shutdown_grace_period = self.one("shutdown-grace-period", parse::duration);
         let shutdown_delay_duration = self.one("shutdown-delay-duration", parse::duration);
         let v = self.one("v", |text| parse::within(text, 0, 10));
@@ -102,6 +104,8 @@ impl Loader<'_> {
             max_holds: max_holds?,
             fence_timeout: fence_timeout?,
             max_staleness: max_staleness?,
+            memory_budget: memory_budget.unwrap_or_else(|| cgroup::budget(Path::new("/"))),
+            idle_timeout: idle_timeout?,
             admin_address: admin_address?,
             shutdown_grace_period: shutdown_grace_period?,
             shutdown_delay_duration: shutdown_delay_duration?,

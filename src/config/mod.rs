@@ -7,6 +7,7 @@
 //! All problems are reported together. Nothing here reads the process environment or the command line: both are given,
 //! so tests can give their own. A [`Config`] holds paths of secrets, never secrets, and may be logged and served.
 
+mod cgroup;
 mod defaults;
 mod error;
 mod load;
@@ -78,6 +79,11 @@ pub struct Config {
     /// How old an answer from the cache may be while upstream can be reached; above zero.
     #[serde(serialize_with = "go_duration")]
     pub max_staleness: Duration,
+    /// Memory all caches may take together, in bytes; `None`: no limit.
+    pub memory_budget: Option<u64>,
+    /// After how long without a read a cache is dropped; zero: never.
+    #[serde(serialize_with = "go_duration")]
+    pub idle_timeout: Duration,
     /// Plain HTTP for health and metrics.
     pub admin_address: SocketAddr,
     /// From the start of the drain to its end.

@@ -73,6 +73,16 @@ pub(super) fn bytes(text: &str) -> Result<usize, Expected> {
     }
 }
 
+/// A quantity of bytes, or `none`.
+pub(super) fn memory_budget(text: &str) -> Result<Option<u64>, Expected> {
+    match text {
+        "none" => Ok(None),
+        text => bytes(text)
+            .map(|bytes| Some(bytes as u64))
+            .map_err(|_| "expected a number of bytes of at least 1Ki, like 256Mi, or none".to_owned()),
+    }
+}
+
 /// A whole number within bounds.
 pub(super) fn within<T>(text: &str, low: u64, high: u64) -> Result<T, Expected>
 where
@@ -205,6 +215,15 @@ mod tests {
         }
         for bad in ["", "Mi", "8MB", "-8Mi", "1023", "1.5Mi", "99999999999999999999Gi", "+8Mi"] {
             assert!(bytes(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn budgets() {
+        assert_eq!(memory_budget("none"), Ok(None));
+        assert_eq!(memory_budget("256Mi"), Ok(Some(256 << 20)));
+        for bad in ["", "0", "no", "50%"] {
+            assert!(memory_budget(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -91,6 +91,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     one(CACHE, "max-staleness", "DURATION", Some(defaults::MAX_STALENESS),
         "How old an answer from the cache may be while the kube-apiserver can be reached: if it was last heard longer ago, \
          reads are forwarded."),
+    one(CACHE, "memory-budget", "BYTES|none", None,
+        "Memory all caches may take together, like 256Mi. A resource that has no room is forwarded. Default: 60% of the \
+         cgroup's memory limit, where there is one; else none."),
+    one(CACHE, "idle-timeout", "DURATION", Some(defaults::IDLE_TIMEOUT),
+        "A cache that nobody has read for so long is dropped, unless it is preloaded. 0s: never."),
 
     one(PROCESS, "admin-address", "IP:PORT", Some(defaults::ADMIN_ADDRESS),
         "Plain HTTP for /livez, /readyz, /metrics and /configz. Port 0: the kernel chooses."),

@@ -49,6 +49,8 @@ pub enum Reason {
     Unservable,
     /// The store's life is not proven: its connection has been silent for longer than `--max-staleness`.
     Stale,
+    /// The memory budget has no room for this resource.
+    OverBudget,
     /// A write's effect is unknown until the store has caught up.
     WriteInDoubt,
     /// The store is not known to have come as far as a list that a client has been shown.
@@ -92,6 +94,7 @@ impl Reason {
             Self::Refused => "refused_upstream",
             Self::Unservable => "unservable",
             Self::Stale => "stale",
+            Self::OverBudget => "over_budget",
             Self::WriteInDoubt => "write_in_doubt",
             Self::Behind => "behind",
             Self::Fence => "fence_timeout",

@@ -11,7 +11,6 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use imbl::OrdMap;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -20,15 +19,17 @@ use tokio::{
 
 use crate::api::resource_version::ResourceVersion;
 
-use super::{Digest, Life, ListForm, Object, Phase, Progress, Snapshot, Status};
+use super::{
+    Budget, Digest, Eviction, Life, ListForm, Object, Phase, Progress, Snapshot, Status, budget,
+    contents::{self, Contents},
+    tenancy::Tenancy,
+};
 
 /// The only way to change a store. Not `Clone`: the type system says who writes.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
-    objects: OrdMap<Arc<str>, Arc<Object>>,
-    bytes: u64,
-    digest: Digest,
+    held: Contents,
     form: Option<Arc<ListForm>>,
 }
 
@@ -43,10 +44,11 @@ pub struct Reader {
 /// relist costs the memory of what changed.
 #[derive(Debug)]
 pub struct Relist {
-    live: OrdMap<Arc<str>, Arc<Object>>,
-    fresh: OrdMap<Arc<str>, Arc<Object>>,
-    bytes: u64,
-    digest: Digest,
+    shared: Arc<Shared>,
+    live: Contents,
+    fresh: Contents,
+    /// Memory that is not shared with the live state.
+    own: u64,
 }
 
 /// One event of a watch.
@@ -93,6 +95,7 @@ struct Shared {
     claim: Mutex<Option<Claim>>,
     claimed: Notify,
     distrusted: Notify,
+    tenancy: Tenancy,
 }
 
 /// A complete state that a client has been shown.
@@ -103,7 +106,7 @@ struct Claim {
 }
 
 /// Makes an empty store in [`Phase::Syncing`].
-pub fn pair() -> (Writer, Reader) {
+pub fn pair(budget: &Budget) -> (Writer, Reader) {
     let (status, receiver) = watch::channel(Status { phase: Phase::Syncing, rv: ResourceVersion(0) });
     let shared = Arc::new(Shared {
         snapshot: ArcSwapOption::empty(),
@@ -114,11 +117,9 @@ pub fn pair() -> (Writer, Reader) {
         claim: Mutex::default(),
         claimed: Notify::new(),
         distrusted: Notify::new(),
+        tenancy: Tenancy::new(budget),
     });
-    (
-        Writer { shared: shared.clone(), objects: OrdMap::new(), bytes: 0, digest: Digest::default(), form: None },
-        Reader { shared, status: receiver },
-    )
+    (Writer { shared: shared.clone(), held: Contents::default(), form: None }, Reader { shared, status: receiver })
 }
 
 // === impl Writer ===
@@ -132,6 +133,11 @@ impl Writer {
     /// Proof that nothing is missing but what is under way.
     pub fn life(&self) -> &Life {
         &self.shared.life
+    }
+
+    /// Whether this is the writer of what `reader` reads.
+    pub fn writes(&self, reader: &Reader) -> bool {
+        Arc::ptr_eq(&self.shared, &reader.shared)
     }
 
     /// Version of the published snapshot; 0 before the first.
@@ -155,7 +161,7 @@ impl Writer {
     pub fn check_claim(&mut self) -> Result<(), Error> {
         let claim = *self.shared.claim.lock();
         match claim {
-            Some(claim) if claim.digest == self.digest && claim.rv > self.rv() => self.publish(claim.rv),
+            Some(claim) if claim.digest == self.held.digest && claim.rv > self.rv() => self.publish(claim.rv),
             _ => Ok(()),
         }
     }
@@ -166,23 +172,28 @@ impl Writer {
         async move { shared.distrusted.notified().await }
     }
 
+    /// Resolves when the store has to go. Cancel safe.
+    pub fn evicted(&self) -> impl Future<Output = Eviction> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.tenancy.evicted().await }
+    }
+
     /// Starts to gather a complete load.
     pub fn begin_relist(&self) -> Relist {
         self.shared.progress.restart();
-        Relist { live: self.objects.clone(), fresh: OrdMap::new(), bytes: 0, digest: Digest::default() }
+        Relist { shared: self.shared.clone(), live: self.held.clone(), fresh: Contents::default(), own: 0 }
     }
 
     /// Publishes a complete load as one step: objects it lacks are gone, readers see the old state or the new.
-    pub fn commit(&mut self, relist: Relist, form: ListForm, rv: ResourceVersion) -> Result<(), Error> {
+    pub fn commit(&mut self, mut relist: Relist, form: ListForm, rv: ResourceVersion) -> Result<(), Error> {
         let held = self.rv();
         if rv < held {
             return Err(Error::WentBack { got: rv, held });
         }
-        let form = Arc::new(form);
-        self.objects = relist.fresh;
-        self.bytes = relist.bytes;
-        self.digest = relist.digest;
-        self.form = Some(form);
+        self.held = std::mem::take(&mut relist.fresh);
+        // Before its content is counted as held: others would be told to go for what is counted twice.
+        drop(relist);
+        self.form = Some(Arc::new(form));
         self.publish(rv)
     }
 
@@ -194,23 +205,11 @@ impl Writer {
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>, rv: ResourceVersion) -> Result<(), Error> {
         for change in changes {
             match change {
-                Change::Put(key, object) => {
-                    self.bytes += object.size() as u64;
-                    self.digest.add(&key, object.rv());
-                    let key: Arc<str> = key.into();
-                    if let Some(old) = self.objects.insert(key.clone(), Arc::new(object)) {
-                        self.bytes -= old.size() as u64;
-                        self.digest.remove(&key, old.rv());
-                    }
-                }
-                Change::Remove(key) => {
-                    if let Some(old) = self.objects.remove(key.as_str()) {
-                        self.bytes -= old.size() as u64;
-                        self.digest.remove(&key, old.rv());
-                    }
-                }
+                Change::Put(key, object) => drop(self.held.insert(key.into(), Arc::new(object))),
+                Change::Remove(key) => drop(self.held.remove(&key)),
             }
         }
+        self.shared.tenancy.held.resize(self.held.memory);
         if rv < self.rv() { Ok(()) } else { self.publish(rv) }
     }
 
@@ -224,15 +223,20 @@ impl Writer {
         self.empty(Phase::Unservable(reason));
     }
 
+    /// It was evicted because the memory budget had no room for it. It may try again, later.
+    pub fn over_budget(&mut self) {
+        self.empty(Phase::OverBudget);
+        self.shared.tenancy.renew();
+    }
+
     /// Forgets everything, version included: upstream's history is another one now.
     pub fn reset(&mut self) {
         self.empty(Phase::Syncing);
     }
 
     fn empty(&mut self, phase: Phase) {
-        self.objects = OrdMap::new();
-        self.bytes = 0;
-        self.digest = Digest::default();
+        self.held = Contents::default();
+        self.shared.tenancy.held.resize(0);
         *self.shared.claim.lock() = None;
         self.shared.snapshot.store(None);
         self.shared.status.send_replace(Status { phase, rv: ResourceVersion(0) });
@@ -240,9 +244,10 @@ impl Writer {
 
     fn publish(&mut self, rv: ResourceVersion) -> Result<(), Error> {
         let Some(form) = self.form.clone() else { return Err(Error::NotLoaded) };
-        let rv =
-            self.shared.claim.lock().filter(|claim| claim.digest == self.digest).map_or(rv, |claim| rv.max(claim.rv));
-        let snapshot = Snapshot { rv, form, objects: self.objects.clone(), bytes: self.bytes };
+        let claim = self.shared.claim.lock().filter(|claim| claim.digest == self.held.digest);
+        let rv = claim.map_or(rv, |claim| rv.max(claim.rv));
+        self.shared.tenancy.held.resize(self.held.memory);
+        let snapshot = Snapshot { rv, form, objects: self.held.objects.clone(), bytes: self.held.bytes };
         self.shared.snapshot.store(Some(Arc::new(snapshot)));
         self.shared.status.send_replace(Status { phase: Phase::Synced, rv });
         Ok(())
@@ -297,6 +302,25 @@ impl Reader {
         self.shared.distrusted.notify_one();
     }
 
+    /// A client reads from it.
+    pub fn mark_read(&self) {
+        self.shared.tenancy.mark_read();
+    }
+
+    /// It stays, whether anybody reads it or not.
+    pub fn pin(&self) {
+        self.shared.tenancy.pin();
+    }
+
+    /// Whether somebody beside the registry has a reader of it, or there has been a read that nobody has noted yet.
+    pub(super) fn in_use(&self) -> bool {
+        self.shared.status.receiver_count() > 1 || self.shared.tenancy.is_marked()
+    }
+
+    pub(super) fn tenancy(&self) -> &Tenancy {
+        &self.shared.tenancy
+    }
+
     /// Asks the reflector to find out how far upstream has come: a quiet resource brings no event that would tell.
     pub fn want_progress(&self) {
         self.shared.wanted.notify_one();
@@ -318,38 +342,50 @@ impl Reader {
 impl Relist {
     /// Adds one object of the load.
     pub fn stage(&mut self, key: &str, object: Object) {
-        let unchanged = self
-            .live
-            .get_key_value(key)
-            .filter(|(_, held)| held.rv() == object.rv() && held.uid() == object.uid() && held.size() == object.size());
-        let (key, object) = match unchanged {
-            Some((key, held)) => (key.clone(), held.clone()),
-            None => (Arc::from(key), Arc::new(object)),
+        let unchanged =
+            self.live.objects.get_key_value(key).filter(|(_, held)| {
+                held.rv() == object.rv() && held.uid() == object.uid() && held.size() == object.size()
+            });
+        let (key, object, cost) = match unchanged {
+            Some((key, held)) => (key.clone(), held.clone(), budget::PLACE),
+            None => {
+                let cost = contents::memory(key, &object);
+                (Arc::from(key), Arc::new(object), cost)
+            }
         };
-        self.bytes += object.size() as u64;
-        self.digest.add(&key, object.rv());
-        if let Some(double) = self.fresh.insert(key.clone(), object) {
-            self.bytes -= double.size() as u64;
-            self.digest.remove(&key, double.rv());
-        }
+        self.own += cost;
+        let double = self.fresh.insert(key.clone(), object);
+        self.let_go(&key, double);
     }
 
     /// An object went away while the load was under way.
     pub fn unstage(&mut self, key: &str) {
-        if let Some(gone) = self.fresh.remove(key) {
-            self.bytes -= gone.size() as u64;
-            self.digest.remove(key, gone.rv());
-        }
+        let gone = self.fresh.remove(key);
+        self.let_go(key, gone);
     }
 
     /// Objects gathered so far.
     pub fn len(&self) -> usize {
-        self.fresh.len()
+        self.fresh.objects.len()
     }
 
     /// Whether nothing has been gathered.
     pub fn is_empty(&self) -> bool {
-        self.fresh.is_empty()
+        self.fresh.objects.is_empty()
+    }
+
+    fn let_go(&mut self, key: &str, object: Option<Arc<Object>>) {
+        if let Some(object) = object {
+            let shared = self.live.objects.get(key).is_some_and(|held| Arc::ptr_eq(held, &object));
+            self.own -= if shared { budget::PLACE } else { contents::memory(key, &object) };
+        }
+        self.shared.tenancy.loading.resize(self.own);
+    }
+}
+
+impl Drop for Relist {
+    fn drop(&mut self) {
+        self.shared.tenancy.loading.resize(0);
     }
 }
 

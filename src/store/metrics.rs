@@ -1,6 +1,7 @@
 //! Figures of every store, read when they are asked for: objects, bytes, version, silence, phase.
 //!
-//! Nothing is counted while events are applied; a scrape walks the registry.
+//! Nothing is counted for them while events are applied; a scrape walks the registry. And the memory of all stores beside
+//! its budget.
 
 use std::ops::Add;
 
@@ -66,6 +67,13 @@ impl Collector for StoreMetrics {
                 let value = fellows.iter().map(figure).reduce(fold).unwrap_or_default();
                 ConstGauge::new(value).encode(family.encode_family(&labels(&fellows[0]))?)?;
             }
+        }
+        let budget = self.registry.budget();
+        let limit = budget.limit().map(|limit| ("memory_budget_bytes", "Memory all stores may take", limit));
+        let used = ("memory_used_bytes", "Memory all stores take, with loads under way", budget.used());
+        for (name, help, bytes) in std::iter::once(used).chain(limit) {
+            let gauge = ConstGauge::new(bytes);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
         Ok(())
     }

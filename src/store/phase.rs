@@ -21,6 +21,8 @@ pub enum Phase {
     Refused(u16),
     /// This resource can't be cached (resource versions that are no numbers, no such resource any more, …): forward.
     Unservable(&'static str),
+    /// The memory budget has no room for it: forward.
+    OverBudget,
     /// The reflector has ended; no event will come.
     Stopped,
 }
@@ -58,6 +60,7 @@ impl Phase {
             Self::Synced => "synced",
             Self::Refused(_) => "refused",
             Self::Unservable(_) => "unservable",
+            Self::OverBudget => "over_budget",
             Self::Stopped => "stopped",
         }
     }

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     api::resource_version::ResourceVersion,
-    store::{self, Change, Fences, ListForm, Pulse, Relist, StoreKey, Writer},
+    store::{self, Change, Fences, ListForm, Pulse, Registry, Relist, StoreKey, Writer},
 };
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
     metrics::EventCounters,
     reflector::{Failure, Mode, Next, Outcome, Reflector, Verdict, Wait},
     reflectors::Options,
+    residency,
     watch::{self, Start, Stream},
 };
 
@@ -40,6 +41,7 @@ pub(super) struct Driver {
     pub(super) kind: Arc<str>,
     pub(super) writer: Writer,
     pub(super) fences: Fences,
+    pub(super) registry: Registry,
     pub(super) options: Options,
     pub(super) metrics: Metrics,
     pub(super) counters: EventCounters,
@@ -65,7 +67,7 @@ struct Course {
 
 impl Driver {
     /// Keeps the store in step until upstream does not serve the resource any more.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(&mut self) {
         let mut reflector = Reflector::default();
         let mut backoff = Backoff::new();
         let mut next = reflector.start();
@@ -110,10 +112,8 @@ impl Driver {
         let _permit = self.loads.clone().acquire_owned().await.ok();
         let mut relist = self.writer.begin_relist();
         self.metrics.reading();
-        let (page_size, max_object) = (self.options.page_size, self.options.max_frame);
-        let progress = self.writer.progress();
-        let loaded =
-            list::pages(&self.client, &self.key, &self.kind, page_size, max_object, &mut relist, progress).await;
+        let (client, key, progress) = (&self.client, &self.key, self.writer.progress());
+        let loaded = list::pages(client, key, &self.kind, self.options, &self.registry, &mut relist, progress).await;
         match loaded {
             Ok((form, rv)) => match self.commit(relist, form, rv) {
                 Ok(()) => {
@@ -280,6 +280,7 @@ impl Driver {
                 failed(None, Failure::Junk, None)
             })?;
         }
+        residency::admitted(&self.registry, &self.key).await;
         Ok(())
     }
 

@@ -13,10 +13,10 @@ use crate::{
         },
         resource_version::ResourceVersion,
     },
-    store::{ListForm, Object, Progress, Relist, StoreKey},
+    store::{ListForm, Object, Progress, Registry, Relist, StoreKey},
 };
 
-use super::{Client, Error, decoder, watch::INITIAL_IDLE};
+use super::{Client, Error, decoder, reflectors::Options, residency, watch::INITIAL_IDLE};
 
 const LIST: &str = "list";
 const JSON: &str = "application/json";
@@ -55,13 +55,14 @@ pub(super) async fn pages(
     client: &Client,
     key: &StoreKey,
     item_kind: &str,
-    page_size: u32,
-    max_object: usize,
+    options: Options,
+    registry: &Registry,
     relist: &mut Relist,
     progress: &Progress,
 ) -> Result<(ListForm, ResourceVersion), PageError> {
     let collection = key.gvr.path(&key.scope);
     let api_version = key.gvr.api_version();
+    let page_size = options.page_size;
     let mut next: Option<String> = None;
     let mut first: Option<(ListForm, ResourceVersion)> = None;
     loop {
@@ -72,7 +73,7 @@ pub(super) async fn pages(
         let response = client.get(LIST, &key.gvr, &path, JSON).await?;
         let warnings = warnings(response.headers());
         let mut body = response.into_body();
-        let mut splitter = Splitter::new(max_object);
+        let mut splitter = Splitter::new(options.max_frame);
         loop {
             let frame = match timeout(INITIAL_IDLE, body.frame()).await {
                 Ok(Some(frame)) => frame.map_err(|error| Error::Transport { what: LIST, source: error.into() })?,
@@ -88,6 +89,7 @@ pub(super) async fn pages(
                 Ok::<(), PageError>(())
             })?;
             progress.add_loaded((relist.len() - before) as u64);
+            residency::admitted(registry, key).await;
         }
         let envelope = splitter.finish()?;
         if envelope.is_status() {

@@ -26,7 +26,8 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     latency: Family<KindLabels, Histogram, fn() -> Histogram>,
     events: Family<EventLabels, Counter>,
-    relists: Family<RelistLabels, Counter>,
+    relists: Family<StoreLabels, Counter>,
+    drops: Family<StoreLabels, Counter>,
     own_reads: Arc<AtomicU64>,
 }
 
@@ -50,7 +51,7 @@ struct EventLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RelistLabels {
+struct StoreLabels {
     group: String,
     version: String,
     resource: String,
@@ -74,6 +75,7 @@ impl Metrics {
             latency: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16))),
             events: Family::default(),
             relists: Family::default(),
+            drops: Family::default(),
             own_reads: Arc::default(),
         };
         registry.register(
@@ -92,6 +94,7 @@ impl Metrics {
             "Complete loads of a store, by what made them necessary",
             metrics.relists.clone(),
         );
+        registry.register("store_drops", "Stores dropped from memory, by the reason", metrics.drops.clone());
         metrics
     }
 
@@ -112,13 +115,11 @@ impl Metrics {
     }
 
     pub(super) fn relisting(&self, gvr: &Gvr, reason: &'static str) {
-        let labels = RelistLabels {
-            group: gvr.group.to_string(),
-            version: gvr.version.to_string(),
-            resource: gvr.resource.to_string(),
-            reason,
-        };
-        self.relists.get_or_create(&labels).inc();
+        self.relists.get_or_create(&StoreLabels::of(gvr, reason)).inc();
+    }
+
+    pub(super) fn dropped(&self, gvr: &Gvr, reason: &'static str) {
+        self.drops.get_or_create(&StoreLabels::of(gvr, reason)).inc();
     }
 
     pub(super) fn events_of(&self, gvr: &Gvr) -> EventCounters {
@@ -132,5 +133,18 @@ impl Metrics {
             self.events.get_or_create(&labels).clone()
         };
         EventCounters { changes: counter("change"), bookmarks: counter("bookmark") }
+    }
+}
+
+// === impl StoreLabels ===
+
+impl StoreLabels {
+    fn of(gvr: &Gvr, reason: &'static str) -> Self {
+        Self {
+            group: gvr.group.to_string(),
+            version: gvr.version.to_string(),
+            resource: gvr.resource.to_string(),
+            reason,
+        }
     }
 }

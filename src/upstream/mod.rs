@@ -22,6 +22,7 @@ mod metrics;
 mod probe;
 mod reflector;
 mod reflectors;
+mod residency;
 mod watch;
 
 pub use self::{

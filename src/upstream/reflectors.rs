@@ -1,16 +1,18 @@
-//! Starts a reflector for a resource the first time it is needed, and closes its store when upstream stops serving it.
+//! Starts a reflector for a resource the first time it is needed, and ends those that nobody needs any more.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
-use tracing::info;
+use tokio::{sync::Semaphore, time::sleep};
 
 use crate::{
     lifecycle::tasks::{Class, Tasks},
     store::{Fences, Reader, Registry, StoreKey},
 };
 
-use super::{Client, Discovery, Metrics, driver::Driver};
+use super::{Client, Discovery, Metrics, driver::Driver, residency::Resident};
+
+/// How often it is looked for idle stores, and how exactly their last reads are known.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// How reflectors work.
 #[derive(Clone, Copy, Debug)]
@@ -81,10 +83,12 @@ impl Reflectors {
 
     /// The store of `key`, whose reflector runs from now on.
     pub fn ensure(&self, key: &StoreKey, demand: Demand) -> Reader {
-        if let Some(reader) = self.inner.registry.reader(key) {
-            return reader;
+        let found = self.inner.registry.reader(key).map(|reader| (reader, None));
+        let (reader, writer) = found.unwrap_or_else(|| self.inner.registry.open(key));
+        match demand {
+            Demand::Held => reader.mark_read(),
+            Demand::Background => reader.pin(),
         }
-        let (reader, writer) = self.inner.registry.open(key);
         if let Some(writer) = writer {
             let inner = self.inner.clone();
             let loads = match demand {
@@ -103,30 +107,26 @@ impl Reflectors {
                 options: inner.options,
                 metrics: inner.metrics.clone(),
                 counters: inner.metrics.events_of(&key.gvr),
+                registry: inner.registry.clone(),
                 loads,
                 progress_wanted: false,
             };
-            let key = key.clone();
-            let name = format!("reflector {key}");
-            self.inner.tasks.spawn(name, Class::BestEffort, async move {
-                // Closed on a panic as well: a store without a reflector must not be found again.
-                let _close = CloseOnDrop { inner, key };
-                driver.run().await;
-            });
+            let resident = Resident {
+                driver,
+                registry: inner.registry.clone(),
+                discovery: inner.discovery.clone(),
+                metrics: inner.metrics.clone(),
+            };
+            self.inner.tasks.spawn(format!("reflector {key}"), Class::BestEffort, resident.run());
         }
         reader
     }
-}
 
-struct CloseOnDrop {
-    inner: Arc<Inner>,
-    key: StoreKey,
-}
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        info!(store = %self.key, "closed");
-        self.inner.registry.close(&self.key);
-        self.inner.discovery.refresh();
+    /// Closes stores that nobody has read for `limit`, for ever. Zero: never. Cancel safe.
+    pub async fn close_idle(self, limit: Duration) {
+        while !limit.is_zero() {
+            sleep(SWEEP.min(limit / 4)).await;
+            self.inner.registry.close_idle(limit);
+        }
     }
 }

@@ -16,6 +16,7 @@ mod h2;
 mod hold;
 mod identity;
 mod life;
+mod memory;
 mod process;
 mod raw;
 mod recovery;

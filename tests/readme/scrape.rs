@@ -15,16 +15,19 @@ use kube::{Client, Config, config::Kubeconfig};
 
 use crate::{markdown, program::Running};
 
-/// One scrape of a forebay that has seen every kind of traffic: preload, hit, held, forward, write, watch, refusal.
+/// One scrape of a forebay that has seen every kind of traffic: preload, hit, held, forward, write, watch, refusal, and a resource
+/// that the memory budget has no room for.
 async fn scrape() -> String {
     let folder = tempfile::tempdir().unwrap();
     let upstream = ApiServer::builder().resources(Resource::usual()).start().await.unwrap();
     upstream.world().fill_deployments(2, 20).unwrap();
     upstream.world().fill_config_maps(2, 20).unwrap();
+    upstream.world().fill_pods(2, 1_000).unwrap();
     let kubeconfig = upstream.write_kubeconfig(folder.path()).unwrap();
     let running = {
         let (kubeconfig, folder) = (kubeconfig.clone(), folder.path().to_owned());
-        let start = move || Running::start(&kubeconfig, &folder, &["--preload=deployments.apps"]);
+        let start =
+            move || Running::start(&kubeconfig, &folder, &["--preload=deployments.apps", "--memory-budget=1Mi"]);
         tokio::task::spawn_blocking(start).await.unwrap()
     };
     let kubeconfig = Kubeconfig::read_from(&running.kubeconfig).unwrap();
@@ -36,7 +39,7 @@ async fn scrape() -> String {
         let request = request.header("content-type", "application/json").body(body.as_bytes().to_vec()).unwrap();
         client.request_text(request)
     };
-    for path in ["/apis/apps/v1/deployments", "/api/v1/configmaps", "/api/v1/configmaps", "/version"] {
+    for path in ["/apis/apps/v1/deployments", "/api/v1/configmaps", "/api/v1/configmaps", "/api/v1/pods", "/version"] {
         send("GET", path, "").await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
     let object = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}"#;

@@ -31,7 +31,7 @@ fn keys(reader: &Reader, scope: &Scope) -> Vec<String> {
 
 #[test]
 fn nothing_is_readable_before_the_first_complete_load() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     assert!(reader.snapshot().is_none());
     assert_eq!(reader.status().phase, Phase::Syncing);
     let (key, early) = object("a", "x", 3);
@@ -44,7 +44,7 @@ fn nothing_is_readable_before_the_first_complete_load() {
 
 #[test]
 fn order_and_namespace_ranges_are_upstreams() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     load(&mut writer, 9, &[("a", "x", 1), ("a0", "x", 2), ("a-b", "x", 3), ("a", "b", 4)]).unwrap();
     assert_eq!(keys(&reader, &Scope::All), ["a-b/x", "a/b", "a/x", "a0/x"]);
     assert_eq!(keys(&reader, &Scope::Namespace("a".into())), ["a/b", "a/x"]);
@@ -53,7 +53,7 @@ fn order_and_namespace_ranges_are_upstreams() {
 
 #[test]
 fn a_relist_drops_what_it_lacks_and_shares_what_did_not_change() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     load(&mut writer, 9, &[("a", "x", 1), ("a", "y", 2)]).unwrap();
     let before = reader.snapshot().unwrap();
     load(&mut writer, 12, &[("a", "x", 1), ("a", "z", 11)]).unwrap();
@@ -68,7 +68,7 @@ fn a_relist_drops_what_it_lacks_and_shares_what_did_not_change() {
 
 #[test]
 fn a_relist_behind_what_was_served_is_refused() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
     let err = load(&mut writer, 8, &[]).unwrap_err();
     assert_eq!(err, Error::WentBack { got: ResourceVersion(8), held: ResourceVersion(9) });
@@ -81,7 +81,7 @@ fn a_relist_behind_what_was_served_is_refused() {
 
 #[test]
 fn events_move_the_version_and_never_back() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
     let (key, new) = object("a", "x", 12);
     writer.apply([Change::Put(key, new), Change::Remove("a/none".into())], ResourceVersion(12)).unwrap();
@@ -94,7 +94,7 @@ fn events_move_the_version_and_never_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_by_value_by_deadline_or_by_the_writers_end() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     let soon = || Instant::now() + Duration::from_secs(3);
     assert_eq!(reader.wait(soon(), |status| status.rv >= ResourceVersion(5)).await, Waited::TimedOut);
     let waiting = reader.clone();
@@ -112,7 +112,7 @@ async fn a_wait_ends_by_value_by_deadline_or_by_the_writers_end() {
 
 #[test]
 fn a_claim_moves_the_store_on_only_if_it_holds_that_very_state() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     let digest = |objects: &[(&str, u64)]| {
         let mut digest = Digest::default();
         objects.iter().for_each(|(key, rv)| digest.add(key, ResourceVersion(*rv)));
@@ -140,7 +140,7 @@ fn a_claim_moves_the_store_on_only_if_it_holds_that_very_state() {
 
 #[test]
 fn events_from_before_a_claimed_version_are_not_shown_under_it() {
-    let (mut writer, reader) = pair();
+    let (mut writer, reader) = pair(&Budget::default());
     load(&mut writer, 9, &[("a", "x", 1)]).unwrap();
     let mut digest = Digest::default();
     digest.add("a/x", ResourceVersion(1));
