@@ -31,9 +31,13 @@ pub(crate) const ETCD: Program =
     Program { name: "etcd", module: "etcd", package: ".", ldflags: "-s -w", cold: "half a minute" };
 pub(crate) const KUBE_APISERVER: Program =
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "5 minutes");
+pub(crate) const KUBE_CONTROLLER_MANAGER: Program =
+    kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "3 minutes");
 pub(crate) const KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl", "a minute");
 pub(crate) const CLIENTS: Program =
     Program { name: "forebay-clients", module: "clients", package: ".", ldflags: "-s -w", cold: "2 minutes" };
+pub(crate) const KUBELET: Program =
+    Program { name: "forebay-kubelet", module: "kubelet", package: ".", ldflags: "-s -w", cold: "a minute" };
 
 /// Without the version flag clients misjudge the server: it would call itself v0.0.0-master.
 const fn kubernetes(name: &'static str, package: &'static str, cold: &'static str) -> Program {

@@ -111,6 +111,11 @@ impl ControlPlane {
         &self.servers[n].url
     }
 
+    /// The CA of the API servers, in PEM.
+    pub(crate) fn ca(&self) -> &str {
+        &self.ca
+    }
+
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
     }

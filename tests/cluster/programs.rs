@@ -1,4 +1,4 @@
-//! Runs the client-go program (`clients/`) and kubectl against a kubeconfig.
+//! Runs the Go programs of these tests, kube-controller-manager and kubectl against a kubeconfig.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -10,7 +10,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::build::{CLIENTS, KUBECTL, Program};
 
-/// A running subcommand of `forebay-clients`. It ends when this value is dropped, or with the test process.
+/// A running Go program that reports JSON lines: a subcommand of `forebay-clients`, or another one. It ends when this value
+/// is dropped, or with the test process.
 #[derive(Debug)]
 pub(crate) struct GoClient {
     child: Child,
@@ -22,10 +23,15 @@ pub(crate) struct GoClient {
 // === impl GoClient ===
 
 impl GoClient {
+    /// A subcommand of `forebay-clients`.
     pub(crate) async fn start(subcommand: &str, kubeconfig: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(built(&CLIENTS).await)
-            .arg(subcommand)
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let args: Vec<&str> = [subcommand, &kubeconfig].into_iter().chain(args.iter().copied()).collect();
+        Self::start_program(&CLIENTS, &args, env).await
+    }
+
+    pub(crate) async fn start_program(program: &'static Program, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(built(program).await)
             .args(args)
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
@@ -35,7 +41,7 @@ impl GoClient {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
-        Self { child, stdin, lines: BufReader::new(stdout).lines(), what: format!("{subcommand} {}", args.join(" ")) }
+        Self { child, stdin, lines: BufReader::new(stdout).lines(), what: args.join(" ") }
     }
 
     /// The next line of its report; `None` at the end. Panics when nothing comes for too long.
@@ -110,6 +116,6 @@ pub(crate) async fn kubectl_command(kubeconfig: &Path, args: &[&str]) -> Command
 }
 
 /// The ready program; building it does not block the test's runtime.
-async fn built(program: &'static Program) -> std::path::PathBuf {
+pub(crate) async fn built(program: &'static Program) -> std::path::PathBuf {
     tokio::task::spawn_blocking(|| program.path()).await.unwrap().unwrap_or_else(|why| panic!("{why}"))
 }
