@@ -101,19 +101,19 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         answer_timeout: config.request_timeout,
         max_staleness: config.max_staleness,
     };
-    let client = client(identity.clone(), options).await?;
+    let mut metrics = registry::root(env!("CARGO_PKG_VERSION"));
+    let own = registry::own(&mut metrics);
+    let serve_metrics = serve::Metrics::register(own);
+    let upstream_metrics = upstream::Metrics::register(own);
+    let server_metrics = server::Metrics::register(own);
+    let stores = Registry::new(Budget::new(config.memory_budget));
+    own.register_collector(Box::new(StoreMetrics::new(stores.clone())));
+
+    let (client, renewal) = Client::new(identity.clone(), options, upstream_metrics.clone()).await?;
     kubeconfig::write(&config.write_kubeconfig, &files, &client_kubeconfig)?;
     info!(addr = %listener.address(), kubeconfig = %config.write_kubeconfig.display(), "proxy listening");
     let admin_url = format!("http://{}", admin_listener.address());
     info!(addr = %admin_listener.address(), "admin listening");
-
-    let mut metrics = registry::root(env!("CARGO_PKG_VERSION"));
-    let own = registry::own(&mut metrics);
-    let stores = Registry::new(Budget::new(config.memory_budget));
-    let serve_metrics = serve::Metrics::register(own);
-    let upstream_metrics = upstream::Metrics::register(own);
-    let server_metrics = server::Metrics::register(own);
-    own.register_collector(Box::new(StoreMetrics::new(stores.clone())));
 
     let drain = Drain::new();
     let tasks = Tasks::new(drain.token());
@@ -150,11 +150,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         tasks: tasks.clone(),
         drain: drain.token(),
         metrics: serve_metrics.clone(),
-        upstream_metrics: upstream_metrics.clone(),
         options: serve_options(&config),
     });
     let admin = Admin::new(readiness, resources(stores, preload.clone()), Arc::new(metrics), &config);
 
+    tasks.spawn("credentials", Class::Critical, renewal.run());
     tasks.spawn("discovery", Class::Critical, discovery.clone().run(client));
     tasks.spawn("idle", Class::BestEffort, reflectors.clone().close_idle(config.idle_timeout));
     tasks.spawn("preload", Class::BestEffort, preload.run(discovery, reflectors, upstream_seen));
@@ -208,14 +208,6 @@ fn source(config: &Config) -> (Source, Vec<PathBuf>) {
         Some(path) => (Source::File(path.clone()), vec![path.clone()]),
         None => (Source::Default, upstream::identity::default_files()),
     }
-}
-
-/// Token files are read and exec plugins run here, which blocks.
-async fn client(identity: Identity, options: ClientOptions) -> anyhow::Result<Client> {
-    tokio::task::spawn_blocking(move || Client::new(&identity, options))
-        .await
-        .context("can't build the upstream client")?
-        .map_err(Into::into)
 }
 
 fn serve_options(config: &Config) -> serve::Options {

@@ -4,9 +4,13 @@
 
 use http::{HeaderValue, Response, StatusCode, header};
 
-use crate::{api::status::Status, request::admission::Inadmissible, upstream};
+use crate::{
+    api::status::Status,
+    request::admission::Inadmissible,
+    upstream::{ConnectError, Failure},
+};
 
-use super::{Body, forward};
+use super::Body;
 
 /// Why a request was refused or failed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,15 +72,27 @@ pub(super) fn of_inadmissible(inadmissible: Inadmissible) -> (Refusal, Status) {
 }
 
 /// The Status for a forwarded request that got no answer. `write`: what upstream did is unknown unless nothing was sent.
-pub(super) fn of_failure(failure: &forward::Failure, write: bool) -> (Refusal, Status) {
+///
+/// Only the 503 has a `Retry-After`, at which clients repeat a write as well: nothing was sent.
+pub(super) fn of_failure(failure: &Failure, write: bool) -> (Refusal, Status) {
     match failure {
-        forward::Failure::Unreachable(error) => {
-            tracing::warn!(error = %upstream::chain(error.as_ref()), "upstream can't be reached");
-            let message = "forebay can't reach the API server; nothing was sent; see forebay's log for the cause";
+        Failure::Unsent(_) => {
+            tracing::warn!(error = %failure, "upstream can't be reached");
+            let what = match failure.connect() {
+                Some(ConnectError::TcpTimeout(after)) => {
+                    format!("forebay got no connection to the API server within {after:?} (--connect-timeout)")
+                }
+                Some(ConnectError::TlsTimeout(after)) => {
+                    format!("forebay got no TLS handshake with the API server within {after:?} (--connect-timeout)")
+                }
+                Some(ConnectError::Tls(_)) => "forebay's TLS handshake with the API server failed".to_owned(),
+                Some(ConnectError::Tcp(_)) | None => "forebay can't reach the API server".to_owned(),
+            };
+            let message = format!("{what}; nothing was sent; see forebay's log for the cause");
             (Refusal::Unreachable, Status::service_unavailable(message, Some(1)))
         }
-        forward::Failure::Broken(error) => {
-            tracing::warn!(error = %upstream::chain(error.as_ref()), write, "the connection to upstream broke");
+        Failure::Broken(_) => {
+            tracing::warn!(error = %failure, write, "the connection to upstream broke");
             let message = if write {
                 "forebay lost its connection to the API server before the answer: the outcome of this write is unknown, \
                  read before writing again"
@@ -85,9 +101,13 @@ pub(super) fn of_failure(failure: &forward::Failure, write: bool) -> (Refusal, S
             };
             (Refusal::Broken, Status::bad_gateway(message))
         }
-        forward::Failure::Slow(after) => {
-            let outcome = if write { "; the outcome of this write is unknown" } else { "" };
-            let message = format!("the API server sent no answer within {}s{outcome}", after.as_secs());
+        Failure::Slow { after, sent } => {
+            let outcome = match (sent, write) {
+                (false, _) => "; nothing was sent",
+                (true, true) => "; the outcome of this write is unknown",
+                (true, false) => "",
+            };
+            let message = format!("the API server sent no answer within {after:?} (--request-timeout){outcome}");
             (Refusal::Slow, Status::gateway_timeout(&message))
         }
     }

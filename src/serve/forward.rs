@@ -2,20 +2,20 @@
 //!
 //! Path and query go as they came. Hop-by-hop headers end here, in both directions (RFC 9110 section 7.6.1). With
 //! forebay's identity the client's `Authorization`, which was forebay's own token, is taken off; any other credential
-//! goes on untouched. Nothing is buffered, nothing is retried, redirects are passed on unfollowed.
+//! goes on untouched. Nothing is buffered, redirects are passed on unfollowed. What is sent a second time, and when, is
+//! in `upstream::client`: never a write.
 
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout};
 
 use crate::{
     lifecycle::{drain::DrainToken, tasks::Tasks},
     request::hop,
     store::Fence,
-    upstream::{self, BoxError, Client, RequestBody},
+    upstream::{self, Client, Failure, RequestBody},
 };
 
 use super::{
@@ -30,7 +30,6 @@ pub(super) struct Forwarder {
     pub(super) client: Client,
     pub(super) tasks: Tasks,
     pub(super) drain: DrainToken,
-    pub(super) metrics: upstream::Metrics,
     /// Longest wait for the head of an answer that is no stream.
     pub(super) head_timeout: Duration,
     pub(super) max_frame: usize,
@@ -45,17 +44,6 @@ pub(super) struct Manner {
     pub(super) long_running: bool,
     /// What is looked at in the answer.
     pub(super) subject: Option<Subject>,
-}
-
-/// No answer from upstream.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// No connection: nothing was sent.
-    Unreachable(BoxError),
-    /// The connection broke, or spoke no HTTP, after something had been sent: the outcome is unknown.
-    Broken(BoxError),
-    /// No head within this time: the outcome is unknown.
-    Slow(Duration),
 }
 
 /// While it lives, a write is under way; dropped unanswered, nobody knows what became of it.
@@ -80,34 +68,17 @@ impl Forwarder {
         let mut unanswered =
             Unanswered { fence: manner.subject.as_ref().filter(|_| write).map(|subject| subject.fence.clone()) };
 
-        let begun = Instant::now();
-        let sent = self.client.forward(request, manner.own_identity);
-        let answered = if manner.long_running || client_side.is_some() {
-            sent.await
-        } else {
-            match timeout(self.head_timeout, sent).await {
-                Ok(answered) => answered,
-                Err(_) => {
-                    self.metrics.requested("forward", "timeout", begun.elapsed());
-                    return Err(Failure::Slow(self.head_timeout));
-                }
-            }
+        let streams = manner.long_running || client_side.is_some();
+        let sending = upstream::Manner {
+            own_identity: manner.own_identity,
+            upgrade: client_side.is_some(),
+            head_timeout: (!streams).then_some(self.head_timeout),
         };
-        let mut response = match answered {
-            Ok(response) => response,
-            Err(error) => {
-                let unsent = is_connect(error.as_ref());
-                let reason = if unsent { "unreachable" } else { "broken" };
-                self.metrics.requested("forward", reason, begun.elapsed());
-                if unsent {
-                    unanswered.fence = None;
-                    return Err(Failure::Unreachable(error));
-                }
-                return Err(Failure::Broken(error));
-            }
-        };
-        unanswered.fence = None;
-        self.metrics.requested("forward", response.status().as_str(), begun.elapsed());
+        let answered = self.client.forward(request, sending).await;
+        if !matches!(answered, Err(Failure::Broken(_) | Failure::Slow { sent: true, .. })) {
+            unanswered.fence = None;
+        }
+        let mut response = answered?;
 
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client_side) = client_side else {
@@ -177,16 +148,4 @@ fn strip(headers: &mut HeaderMap) {
     if hop::strip_hop_by_hop(headers).is_err() {
         headers.remove(header::CONNECTION);
     }
-}
-
-fn is_connect(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
-            return error.is_connect();
-        }
-        cause = error.source();
-    }
-    // It did not get as far as the connection: no credential could be had.
-    true
 }

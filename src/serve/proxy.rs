@@ -31,7 +31,7 @@ use super::{
     Body,
     cached::{self, Answer},
     error::{self, Refusal},
-    forward::{Failure, Forwarder, Manner},
+    forward::{Forwarder, Manner},
     held::{self, Held, Holds},
     metrics::{Metrics, Outcome},
     observe::{Act, Subject},
@@ -98,8 +98,6 @@ pub struct Parts {
     pub drain: DrainToken,
     /// Metrics of this module.
     pub metrics: Metrics,
-    /// Metrics of upstream requests.
-    pub upstream_metrics: upstream::Metrics,
     /// How requests are answered.
     pub options: Options,
 }
@@ -143,7 +141,6 @@ impl Proxy {
             client: parts.client.clone(),
             tasks: parts.tasks.clone(),
             drain: parts.drain.clone(),
-            metrics: parts.upstream_metrics.clone(),
             head_timeout: parts.options.request_timeout,
             max_frame: parts.options.max_frame,
         };
@@ -295,7 +292,7 @@ impl Inner {
                 _ => return answered,
             },
             () = self.parts.client.reach().lost(patience) => {
-                let (refusal, status) = error::of_failure(&Failure::Slow(patience), false);
+                let (refusal, status) = error::of_failure(&upstream::Failure::Slow { after: patience, sent: true }, false);
                 Answered::refused(refusal, &status)
             }
         };
@@ -457,7 +454,8 @@ impl Inner {
     }
 
     async fn forward(&self, request: Request<Incoming>, asked: Asked, reason: Reason) -> Answered {
-        let write = is_write(asked.info.verb);
+        // Whatever may have an effect: a command that is run over a WebSocket is asked for with a GET.
+        let write = !request.method().is_safe() || asked.upgrade.is_some();
         let manner = Manner {
             own_identity: asked.own_identity,
             long_running: asked.info.is_long_running(),

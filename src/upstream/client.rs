@@ -1,75 +1,42 @@
-//! HTTP to upstream, in three kinds that never share a connection:
+//! Requests to upstream: clients' own, passed on, and ours. Every one is counted here, and only here.
 //!
-//! - `forward`: HTTP/1.1 under forebay's identity, for what clients send. A connection per request in flight: upgrades
-//!   work, no stream cap, and a slow reader holds up nobody else.
-//! - `verbatim`: the same without our credential, for callers that bring their own.
-//! - `bulk`: HTTP/2 with pings, for our own lists, watches and probes. A few connections, because an API server caps
-//!   the streams of one (100 by default) and the pool never opens a second by itself.
+//! Redirects are never followed, bodies stream both ways. A request is sent a second time in two cases only, and only
+//! a GET or HEAD without a body that asks for no upgrade:
 //!
-//! Redirects are never followed, nothing is retried here, bodies stream both ways.
+//! - The connection had served others before, and died before the first byte of this answer: upstream has closed it for
+//!   being idle just then. The second time it has a connection of its own.
+//! - Upstream answers 401 to forebay's credential, and there is a newer one (see `keyring`).
+//!
+//! A write is sent at most once, whatever happens. (The pools begin again where nothing at all had been written, see
+//! `lanes`.)
 
-use std::{
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::Future, hash::Hash, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{
-    HeaderValue, Request, Response, Uri,
-    header::{ACCEPT, USER_AGENT},
+    HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{ACCEPT, HOST, USER_AGENT},
     uri::{Authority, Scheme},
 };
-use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy,
-    rt::{TokioExecutor, TokioTimer},
-};
-use kube::client::ConfigExt;
-use rustls::{ClientConfig, pki_types::ServerName};
-use tokio::time::timeout;
-use tower::{ServiceExt, util::BoxCloneSyncService};
+use hyper_util::client::legacy::{self, connect::capture_connection};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Error,
-    connect::Dial,
-    identity::Identity,
-    liveness::{Listening, Reach},
+    Error, Metrics,
+    body::{BoxError, RequestBody},
+    connect::Traffic,
+    credentials::Credentials,
+    dial::Dial,
+    failure::{Failure, is_refused_by_tls},
+    identity::{self, Identity},
+    keyring::{Keyring, Renewal},
+    lanes::{Lanes, Making, Pool},
+    liveness::Reach,
+    purpose::Purpose,
 };
-
-/// Any error, as bodies and services give it.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// A request's body: none, or a client's own, streamed.
-#[derive(Debug)]
-pub enum RequestBody {
-    /// Nothing.
-    Empty,
-    /// What the client sends.
-    Stream(Incoming),
-}
-
-type Pool = legacy::Client<Listening<HttpsConnector<Dial>>, RequestBody>;
-type Lane = BoxCloneSyncService<Request<RequestBody>, Response<Incoming>, BoxError>;
-
-/// Connections for our own lists and watches. Four hold some 400 watches where upstream allows 100 streams each.
-const BULK_CONNECTIONS: usize = 4;
-
-/// A ping is due after a silence of at most this, and ends the connection when it is not answered within the timeout:
-/// half-open links are found within 15 s.
-const PING_INTERVAL: Duration = Duration::from_secs(3);
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// Below the 90 s for which a Go server's peers keep idle connections, so that we close first.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Upstream may answer with many `Warning` lines; hyper's default is 100 headers.
-const MAX_HEADERS: usize = 1024;
 
 /// What is read of an answer that should be small (discovery, probes, error statuses).
 const SMALL_ANSWER: usize = 32 << 20;
@@ -85,12 +52,23 @@ pub struct Client {
 /// What a client is built with.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
-    /// Longest wait for a TCP connection.
+    /// Longest wait for a TCP connection, and for its TLS handshake.
     pub connect_timeout: Duration,
     /// Longest wait for the head of an answer to a request of our own.
     pub answer_timeout: Duration,
     /// A quiet connection is pinged several times within this.
     pub max_staleness: Duration,
+}
+
+/// How a client's request is passed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Under forebay's identity, or with what the request has.
+    pub own_identity: bool,
+    /// It asks to switch protocols: it is never repeated.
+    pub upgrade: bool,
+    /// Longest wait for the head of the answer; `None` for what may take for ever.
+    pub head_timeout: Option<Duration>,
 }
 
 struct Inner {
@@ -99,65 +77,59 @@ struct Inner {
     host: HeaderValue,
     /// Path of the server URL, without a trailing slash: `/k8s/clusters/c-1`.
     prefix: String,
-    forward: Lane,
-    verbatim: Pool,
-    bulk: Vec<Lane>,
+    making: Making,
+    keyring: Arc<Keyring>,
+    lanes: ArcSwap<Lanes>,
+    metrics: Metrics,
     answer_timeout: Duration,
-    reach: Reach,
+}
+
+/// A request without a body, kept to be sent again.
+struct Spare {
+    method: Method,
+    uri: Uri,
+    headers: http::HeaderMap,
+    extensions: http::Extensions,
+}
+
+/// One request that is counted when it has its head, has failed, or is given up.
+struct Counted<'a> {
+    metrics: &'a Metrics,
+    purpose: Purpose,
+    begun: Instant,
+    code: Option<String>,
 }
 
 // === impl Client ===
 
 impl Client {
-    /// Builds the pools. Runs exec plugins and reads token files, so it may block: call it off the runtime's workers.
-    pub fn new(identity: &Identity, options: ClientOptions) -> Result<Self, super::identity::Error> {
+    /// Resolves the credentials, with an exec plugin if the identity has one. The second half keeps them current, and has
+    /// to run.
+    pub async fn new(
+        identity: Identity,
+        options: ClientOptions,
+        metrics: Metrics,
+    ) -> Result<(Self, Renewal), identity::Error> {
         let config = &identity.config;
         let dial = Dial::new(config.proxy_url.as_ref(), options.connect_timeout)
-            .map_err(|message| super::identity::Error::Proxy { message })?;
+            .map_err(|message| identity::Error::Proxy { message })?;
+        let unusable = || identity::Error::Server { url: config.cluster_url.to_string() };
         let url = config.cluster_url.clone().into_parts();
-        let (Some(scheme), Some(authority)) = (url.scheme, url.authority) else {
-            return Err(super::identity::Error::Server { url: config.cluster_url.to_string() });
-        };
+        let (Some(scheme), Some(authority)) = (url.scheme, url.authority) else { return Err(unusable()) };
         let prefix = url.path_and_query.map_or(String::new(), |path| path.path().trim_end_matches('/').to_owned());
-        let host = HeaderValue::try_from(authority.as_str().rsplit('@').next().unwrap_or_default())
-            .map_err(|_| super::identity::Error::Server { url: config.cluster_url.to_string() })?;
-        // Each of these may run an exec plugin, which may take a second or ask a person: once for all lanes.
-        let unusable = |error| super::identity::Error::credentials(config, &error);
-        let tls = config.rustls_client_config().map_err(|error| super::identity::Error::tls(config, &error))?;
-        let auth = config.auth_layer().map_err(unusable)?;
-        // Impersonation that the kubeconfig itself asks for (`as`).
-        let extra = config.extra_headers_layer().map_err(unusable)?;
-        let server_name = server_name(config)?;
-        let reach = Reach::new();
-        let ping = PING_INTERVAL.min(options.max_staleness / 3);
-        let one = |protocols| pool(tls.clone(), server_name.clone(), &dial, protocols, &reach, ping);
-        let own = |pool: Pool| -> Lane {
-            let service = tower::ServiceBuilder::new()
-                .layer(&extra)
-                .option_layer(auth.as_ref())
-                .map_err(|error: tower::BoxError| error)
-                .service(pool.map_err(BoxError::from));
-            BoxCloneSyncService::new(service)
-        };
-        // Plain text upstreams speak HTTP/1.1 only: there is no ALPN to ask.
-        let bulk = if scheme == Scheme::HTTP { Protocols::Http1 } else { Protocols::Best };
-        let inner = Inner {
-            host,
-            prefix,
-            forward: own(one(Protocols::Http1)),
-            verbatim: one(Protocols::Http1),
-            bulk: (0..BULK_CONNECTIONS).map(|_| own(one(bulk))).collect(),
-            answer_timeout: options.answer_timeout,
-            scheme,
-            authority,
-            reach: reach.clone(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        let host =
+            HeaderValue::try_from(authority.as_str().rsplit('@').next().unwrap_or_default()).map_err(|_| unusable())?;
+        let (keyring, renewal) = Keyring::new(identity, metrics.clone()).await?;
+        let ClientOptions { connect_timeout: limit, answer_timeout, max_staleness } = options;
+        let making = Making { dial, limit, max_staleness, reach: Reach::new() };
+        let lanes = ArcSwap::from_pointee(Lanes::new(&keyring.current(), &keyring, &making));
+        let inner = Inner { scheme, authority, host, prefix, making, keyring, lanes, metrics, answer_timeout };
+        Ok((Self { inner: Arc::new(inner) }, renewal))
     }
 
     /// Whether upstream can be reached.
     pub fn reach(&self) -> &Reach {
-        &self.inner.reach
+        &self.inner.making.reach
     }
 
     /// Sends a client's request on; the URI's path and query reach upstream byte for byte. With `own_identity` forebay's
@@ -165,49 +137,72 @@ impl Client {
     pub async fn forward(
         &self,
         mut request: Request<RequestBody>,
-        own_identity: bool,
-    ) -> Result<Response<Incoming>, BoxError> {
+        manner: Manner,
+    ) -> Result<Response<Incoming>, Failure> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        *request.uri_mut() = self.uri(path)?;
-        request.headers_mut().insert(http::header::HOST, self.inner.host.clone());
+        *request.uri_mut() = self.uri(path).map_err(Failure::Unsent)?;
+        request.headers_mut().insert(HOST, self.inner.host.clone());
         *request.version_mut() = http::Version::HTTP_11;
-        if own_identity {
-            self.inner.forward.clone().oneshot(request).await
-        } else {
-            self.inner.verbatim.request(request).await.map_err(Into::into)
+        let limit = manner.head_timeout.map(|after| Deadline { at: Instant::now() + after, after });
+
+        let mut spare = if manner.upgrade { None } else { Spare::of(&request) };
+        let (mut answer, mut shown) = self.pass(request, manner, limit, false).await;
+        if matches!(&answer, Err(Sent { idle: true, .. }))
+            && let Some(spare) = &spare
+        {
+            self.inner.metrics.retried("idle_connection");
+            (answer, shown) = self.pass(spare.request(), manner, limit, true).await;
         }
+        if manner.own_identity && answer.as_ref().is_ok_and(|response| response.status() == StatusCode::UNAUTHORIZED) {
+            match spare.take() {
+                None => self.inner.keyring.doubt(),
+                Some(spare) if before(limit, self.inner.keyring.renew(shown.generation)).await == Some(true) => {
+                    self.inner.metrics.retried("credential");
+                    answer = self.pass(spare.request(), manner, limit, false).await.0;
+                }
+                Some(_) => {}
+            }
+        }
+        answer.map_err(|sent| sent.failure)
     }
 
     /// Asks upstream for something of our own, on the connection that `lane` hashes to, and gives the answer once its
     /// head is a success; error statuses become [`Error::Status`].
     pub(crate) async fn get(
         &self,
-        what: &'static str,
-        lane: &impl std::hash::Hash,
+        what: Purpose,
+        lane: &impl Hash,
         path: &str,
         accept: &'static str,
     ) -> Result<Response<Incoming>, Error> {
-        let request = Request::get(self.uri(path).map_err(Error::transport(what))?)
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, OWN_USER_AGENT)
-            .body(RequestBody::Empty)
-            .map_err(|error| Error::Transport { what, source: error.into() })?;
-        let lanes = &self.inner.bulk;
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(lane) as usize;
-        let service = lanes[hash % lanes.len()].clone();
-        let after = self.inner.answer_timeout;
-        let response = match timeout(after, service.oneshot(request)).await {
-            Ok(answered) => answered.map_err(Error::transport(what))?,
-            Err(_) => return Err(Error::Timeout { what, after }),
+        let uri = self.uri(path).map_err(Error::transport(what))?;
+        let ask = async || {
+            let request = Request::get(uri.clone()).header(ACCEPT, accept).header(USER_AGENT, OWN_USER_AGENT);
+            let mut request = request.body(RequestBody::Empty).map_err(|error| Error::transport(what)(error.into()))?;
+            let (lanes, shown) = self.lanes();
+            shown.authorize(request.headers_mut());
+            let after = self.inner.answer_timeout;
+            let limit = Some(Deadline { at: Instant::now() + after, after });
+            let answer = self.send(what, lanes.bulk(lane), request, limit).await;
+            let answer = answer.map_err(|sent| match sent.failure {
+                Failure::Slow { after, .. } => Error::Timeout { what, after },
+                Failure::Unsent(source) | Failure::Broken(source) => Error::Transport { what, source },
+            });
+            Ok((answer?, shown.generation))
         };
+        let (mut response, generation) = ask().await?;
+        if response.status() == StatusCode::UNAUTHORIZED && self.inner.keyring.renew(generation).await {
+            self.inner.metrics.retried("credential");
+            (response, _) = ask().await?;
+        }
         if response.status().is_success() { Ok(response) } else { Err(refusal(what, response).await) }
     }
 
     /// As [`Self::get`], with the whole body, which must be small.
     pub(crate) async fn get_all(
         &self,
-        what: &'static str,
-        lane: &impl std::hash::Hash,
+        what: Purpose,
+        lane: &impl Hash,
         path: &str,
         accept: &'static str,
     ) -> Result<(http::response::Parts, Bytes), Error> {
@@ -218,6 +213,71 @@ impl Client {
             Ok(Err(source)) => Err(Error::Transport { what, source }),
             Err(_) => Err(Error::Timeout { what, after }),
         }
+    }
+
+    /// Passes a client's request on, once, and tells with which credentials.
+    async fn pass(
+        &self,
+        mut request: Request<RequestBody>,
+        manner: Manner,
+        limit: Option<Deadline>,
+        fresh: bool,
+    ) -> (Result<Response<Incoming>, Sent>, Arc<Credentials>) {
+        let (lanes, shown) = self.lanes();
+        let lane = if manner.own_identity { &lanes.forward } else { &lanes.verbatim };
+        if manner.own_identity {
+            shown.authorize(request.headers_mut());
+        }
+        let pool = if fresh { &lane.fresh } else { &lane.pooled };
+        (self.send(Purpose::Forward, pool, request, limit).await, shown)
+    }
+
+    async fn send(
+        &self,
+        purpose: Purpose,
+        pool: &Pool,
+        mut request: Request<RequestBody>,
+        limit: Option<Deadline>,
+    ) -> Result<Response<Incoming>, Sent> {
+        let mut counted = Counted { metrics: &self.inner.metrics, purpose, begun: Instant::now(), code: None };
+        let connection = limit.map(|limit| (limit, capture_connection(&mut request)));
+        let answered = match connection {
+            None => pool.request(request).await,
+            Some((Deadline { at, after }, connection)) => match timeout_at(at, pool.request(request)).await {
+                Ok(answered) => answered,
+                Err(_) => {
+                    let failure = Failure::Slow { after, sent: connection.connection_metadata().is_some() };
+                    counted.code = Some(failure.as_str().to_owned());
+                    return Err(Sent { failure, idle: false });
+                }
+            },
+        };
+        match answered {
+            Ok(response) => {
+                counted.code = Some(response.status().as_str().to_owned());
+                Ok(response)
+            }
+            Err(error) => {
+                if is_refused_by_tls(&error) {
+                    self.inner.keyring.doubt();
+                }
+                let sent = Sent::from(error);
+                counted.code = Some(sent.failure.as_str().to_owned());
+                Err(sent)
+            }
+        }
+    }
+
+    /// The connections for the credentials in force.
+    fn lanes(&self) -> (Arc<Lanes>, Arc<Credentials>) {
+        let shown = self.inner.keyring.current();
+        let mut lanes = self.inner.lanes.load_full();
+        if lanes.connections != shown.connections {
+            lanes = Arc::new(Lanes::new(&shown, &self.inner.keyring, &self.inner.making));
+            // Two that find out at once both make some; one of them is used once.
+            self.inner.lanes.store(lanes.clone());
+        }
+        (lanes, shown)
     }
 
     fn uri(&self, path_and_query: &str) -> Result<Uri, BoxError> {
@@ -240,81 +300,71 @@ impl std::fmt::Debug for Client {
     }
 }
 
-// === impl RequestBody ===
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut *self {
-            Self::Empty => Poll::Ready(None),
-            Self::Stream(incoming) => Pin::new(incoming).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Stream(incoming) => incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Stream(incoming) => incoming.size_hint(),
-        }
-    }
-}
-
+/// When to give up, and after how long that will have been.
 #[derive(Clone, Copy)]
-enum Protocols {
-    Http1,
-    Best,
+struct Deadline {
+    at: Instant,
+    after: Duration,
 }
 
-/// The name upstream's certificate must be for, where it is not that of the URL.
-fn server_name(config: &kube::Config) -> Result<Option<ServerName<'static>>, super::identity::Error> {
-    let Some(name) = config.tls_server_name.clone() else { return Ok(None) };
-    ServerName::try_from(name.clone()).map(Some).map_err(|_| super::identity::Error::ServerName { name })
+/// How sending failed.
+struct Sent {
+    failure: Failure,
+    /// On a connection that upstream had closed meanwhile.
+    idle: bool,
 }
 
-fn pool(
-    tls: ClientConfig,
-    server_name: Option<ServerName<'static>>,
-    dial: &Dial,
-    protocols: Protocols,
-    reach: &Reach,
-    ping: Duration,
-) -> Pool {
-    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-    if let Some(name) = server_name {
-        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+impl From<legacy::Error> for Sent {
+    fn from(error: legacy::Error) -> Self {
+        let idle = Traffic::of(&error).is_some_and(|traffic| traffic.was_idle());
+        Self { failure: Failure::of(error), idle }
     }
-    let connector = match protocols {
-        Protocols::Http1 => builder.enable_http1().wrap_connector(dial.clone()),
-        Protocols::Best => builder.enable_all_versions().wrap_connector(dial.clone()),
-    };
-    legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(64)
-        .set_host(false)
-        .http1_max_headers(MAX_HEADERS)
-        .http2_initial_stream_window_size(4 << 20)
-        .http2_initial_connection_window_size(16 << 20)
-        .http2_max_frame_size(256 << 10)
-        .http2_max_header_list_size(1 << 20)
-        .http2_keep_alive_interval(ping)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .build(Listening::new(connector, reach.clone()))
+}
+
+// === impl Spare ===
+
+impl Spare {
+    /// A copy of a request that may be repeated.
+    fn of(request: &Request<RequestBody>) -> Option<Self> {
+        let repeatable =
+            matches!(*request.method(), Method::GET | Method::HEAD) && matches!(request.body(), RequestBody::Empty);
+        repeatable.then(|| Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+            extensions: request.extensions().clone(),
+        })
+    }
+
+    fn request(&self) -> Request<RequestBody> {
+        let mut request = Request::new(RequestBody::Empty);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        *request.extensions_mut() = self.extensions.clone();
+        request
+    }
+}
+
+// === impl Counted ===
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        // Without a code, whoever asked has gone.
+        let code = self.code.as_deref().unwrap_or("canceled");
+        self.metrics.requested(self.purpose, code, self.begun.elapsed());
+    }
+}
+
+async fn before<T>(limit: Option<Deadline>, future: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        None => Some(future.await),
+        Some(limit) => timeout_at(limit.at, future).await.ok(),
+    }
 }
 
 /// Turns an error answer into an error: the message of its Status, or the start of whatever else came.
-async fn refusal(what: &'static str, response: Response<Incoming>) -> Error {
+async fn refusal(what: Purpose, response: Response<Incoming>) -> Error {
     #[derive(serde::Deserialize)]
     struct Message {
         message: String,

@@ -19,7 +19,9 @@ use crate::{
     store::{Change, Object, ObjectError},
 };
 
-const WHAT: &str = "watch";
+use super::purpose::Purpose;
+
+const WHAT: Purpose = Purpose::Watch;
 
 /// What one frame says.
 #[derive(Debug)]

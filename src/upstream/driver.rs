@@ -144,11 +144,7 @@ impl Driver {
             }
         };
         self.metrics.reading();
-        let begun = Instant::now();
-        let opened = watch::open(&self.client, &self.key, start).await;
-        let code = opened.as_ref().err().map_or_else(|| "200".to_owned(), Error::label);
-        self.metrics.requested(start.kind(), &code, begun.elapsed());
-        let Stream { response, idle } = match opened {
+        let Stream { response, idle } = match watch::open(&self.client, &self.key, start).await {
             Ok(stream) => stream,
             Err(error) => return self.failed(&error, course.at, start == Start::Initial),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::client::AuthError;
 
-use super::client::BoxError;
+use super::{body::BoxError, purpose::Purpose};
 
 /// A request of our own to upstream failed.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{what}: {}", chain(source.as_ref()))]
     Transport {
         /// What was tried.
-        what: &'static str,
+        what: Purpose,
         /// The cause, printed with all its own causes.
         source: BoxError,
     },
@@ -22,7 +22,7 @@ pub enum Error {
     #[error("{what}: nothing came within {after:?}")]
     Timeout {
         /// What was awaited.
-        what: &'static str,
+        what: Purpose,
         /// How long.
         after: Duration,
     },
@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{what}: upstream answered {code}: {message}")]
     Status {
         /// What was asked.
-        what: &'static str,
+        what: Purpose,
         /// HTTP status, or the code of a Status in a watch's ERROR event.
         code: u16,
         /// Upstream's message, shortened.
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("{what}: {message}")]
     Junk {
         /// What was read.
-        what: &'static str,
+        what: Purpose,
         /// What was found.
         message: String,
     },
@@ -80,12 +80,7 @@ impl Error {
         }
     }
 
-    /// The status code, or why there was none: a label.
-    pub(crate) fn label(&self) -> String {
-        self.code().map_or_else(|| self.reason().to_owned(), |code| code.to_string())
-    }
-
-    pub(crate) fn transport(what: &'static str) -> impl FnOnce(BoxError) -> Self {
+    pub(crate) fn transport(what: Purpose) -> impl FnOnce(BoxError) -> Self {
         move |source| Self::Transport { what, source }
     }
 }
@@ -108,6 +103,22 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The first cause of this type, the error itself included.
+pub(super) fn find<'a, T: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // An I/O error skips the error that it was made of when it is asked for its source.
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 /// What is told of an exec plugin that failed: kube's own text has its environment, its arguments and all of its output.

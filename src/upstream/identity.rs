@@ -1,9 +1,9 @@
 //! Who forebay is to upstream: server, CA and credentials, from a kubeconfig or from the pod's service account, and the
 //! names a client's kubeconfig must keep.
 //!
-//! kube does the parsing, the token files (re-read every minute) and the exec plugins. Three of its habits are not ours:
-//! debug overrides from the environment are never applied, a kubeconfig that forebay wrote itself is refused (reading it
-//! would make forebay its own upstream), and a failed exec plugin's output, which may hold a token, is never printed.
+//! kube does the parsing. Two of its habits are not ours: debug overrides from the environment are never applied, and a
+//! kubeconfig that forebay wrote itself is refused (reading it would make forebay its own upstream). What the files that
+//! are named here hold is read in `credentials`.
 
 use std::path::{Path, PathBuf};
 
@@ -28,10 +28,14 @@ pub enum Source {
     Default,
 }
 
-/// A resolved identity.
+/// A resolved identity. No `Debug` of what is in it: it may be secret.
 #[derive(Clone)]
 pub struct Identity {
     pub(super) config: Config,
+    /// All files it depends on.
+    pub(super) files: Vec<PathBuf>,
+    /// Where it came from.
+    source: Source,
     /// Names and namespace for the kubeconfig that clients get.
     pub names: Names,
 }
@@ -90,6 +94,14 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
+    /// Another server is named than at the start.
+    #[error("upstream kubeconfig {place} names another server, {url}; restart forebay to follow it")]
+    Moved {
+        /// Its path.
+        place: String,
+        /// The URL it names now.
+        url: String,
+    },
     /// Token file, client certificate or exec plugin failed.
     #[error("upstream credentials: {message}")]
     Credentials {
@@ -109,13 +121,18 @@ pub enum Error {
 impl Identity {
     /// Resolves an identity. Reads files only; exec plugins run when the client is built.
     pub async fn load(source: &Source, context: Option<&str>) -> Result<Self, Error> {
+        let mut files = Vec::new();
         let (place, kubeconfig) = match source {
             Source::InCluster => return Self::in_cluster(),
-            Source::File(path) => (path.display().to_string(), read(path)?),
+            Source::File(path) => {
+                files.push(path.clone());
+                (path.display().to_string(), read(path)?)
+            }
             Source::Default if default_files().iter().all(|file| !file.exists()) => {
                 return Self::in_cluster();
             }
             Source::Default => {
+                files = default_files();
                 let place = "from KUBECONFIG or ~/.kube/config".to_owned();
                 let read = Kubeconfig::read().map_err(|error| kubeconfig_error(&place, &error))?;
                 (place, read)
@@ -131,12 +148,9 @@ impl Identity {
         if marked(&kubeconfig.extensions) || cluster_marks.is_some_and(marked) {
             return Err(Error::OwnKubeconfig { place });
         }
-        let own_proxy = kubeconfig
-            .clusters
-            .iter()
-            .find(|named| named.name == names.cluster)
-            .and_then(|named| named.cluster.as_ref()?.proxy_url.clone())
-            .filter(|url| !url.is_empty());
+        let cluster = cluster.and_then(|named| named.cluster.as_ref());
+        let own_proxy = cluster.and_then(|cluster| cluster.proxy_url.clone()).filter(|url| !url.is_empty());
+        files.extend(cluster.and_then(|cluster| cluster.certificate_authority.clone()).map(PathBuf::from));
         let options = KubeConfigOptions { context: Some(names.context.clone()), ..Default::default() };
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
@@ -149,7 +163,26 @@ impl Identity {
             let message = "its certificate-authority has no certificate; expected PEM".to_owned();
             return Err(Error::Kubeconfig { place, message });
         }
-        Ok(Self { config, names })
+        let auth = &config.auth_info;
+        let named = [&auth.token_file, &auth.client_certificate, &auth.client_key];
+        files.extend(named.into_iter().flatten().map(PathBuf::from));
+        Ok(Self { config, names, files, source: source.clone() })
+    }
+
+    /// The same identity as its files describe it now: the same context, and the same server.
+    pub(super) async fn reload(&self) -> Result<Self, Error> {
+        let fresh = Self::load(&self.source, Some(&self.names.context)).await?;
+        let (old, new) = (&self.config, &fresh.config);
+        if old.cluster_url != new.cluster_url || old.proxy_url != new.proxy_url {
+            let place = self.files.first().map(|file| file.display().to_string()).unwrap_or_default();
+            return Err(Error::Moved { place, url: fresh.server() });
+        }
+        Ok(fresh)
+    }
+
+    /// A program is asked for the credentials.
+    pub(super) fn has_plugin(&self) -> bool {
+        self.config.auth_info.exec.is_some() || self.config.auth_info.auth_provider.is_some()
     }
 
     /// The server clients were pointed at before, without credentials: for logs.
@@ -165,30 +198,33 @@ impl Identity {
             user: "service-account".into(),
             namespace: Some(config.default_namespace.clone()),
         };
-        Ok(Self { config, names })
+        if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::InCluster { message: "the service account's ca.crt has no certificate".to_owned() });
+        }
+        let files =
+            config.auth_info.token_file.iter().map(PathBuf::from).chain(config.root_cert_file.clone()).collect();
+        // A kubeconfig that appears later is somebody else's.
+        Ok(Self { config, names, files, source: Source::InCluster })
     }
 }
 
 // === impl Error ===
 
 impl Error {
-    /// Why the credentials of `config` can't be had.
-    pub(super) fn credentials(config: &Config, error: &kube::Error) -> Self {
-        let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.as_deref());
-        let told = chain(error);
-        let message = match plugin {
-            Some(plugin) => format!("{plugin}: {told}"),
-            None => told,
-        };
-        Self::Credentials { message }
+    /// Why kube can't make headers of the credentials.
+    pub(super) fn credentials(error: &kube::Error) -> Self {
+        Self::Credentials { message: chain(error) }
     }
 
-    /// Why TLS can't be set up with the certificates of `config`.
-    pub(super) fn tls(config: &Config, error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Auth(_) => Self::credentials(config, error),
-            _ => Self::Tls { message: chain(error) },
-        }
+    /// Why kube can't set up TLS.
+    pub(super) fn tls(error: &kube::Error) -> Self {
+        Self::Tls { message: chain(error) }
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("source", &self.source).field("names", &self.names).finish_non_exhaustive()
     }
 }
 

@@ -16,9 +16,9 @@ use crate::{
     store::{ListForm, Object, Progress, Registry, Relist, StoreKey},
 };
 
-use super::{Client, Error, decoder, reflectors::Options, residency, watch::INITIAL_IDLE};
+use super::{Client, Error, decoder, purpose::Purpose, reflectors::Options, residency, watch::INITIAL_IDLE};
 
-const LIST: &str = "list";
+const LIST: Purpose = Purpose::List;
 const JSON: &str = "application/json";
 
 /// Why pages could not be read.
@@ -145,7 +145,7 @@ pub(super) async fn count(client: &Client, key: &StoreKey) -> Option<u64> {
         remaining_item_count: Option<u64>,
     }
     let path = format!("{}?limit=1", key.gvr.path(&key.scope));
-    let (_, body) = client.get_all("count", &key.gvr, &path, JSON).await.ok()?;
+    let (_, body) = client.get_all(Purpose::Count, &key.gvr, &path, JSON).await.ok()?;
     let list: List = serde_json::from_slice(&body).ok()?;
     Some(list.metadata.remaining_item_count? + 1)
 }

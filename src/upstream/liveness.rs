@@ -32,7 +32,7 @@ use tower::Service;
 
 use crate::store::Pulse;
 
-use super::client::{BoxError, PING_TIMEOUT};
+use super::{body::BoxError, lanes::PING_TIMEOUT};
 
 /// Whether upstream can be reached. Cheap to clone.
 #[derive(Clone, Debug)]

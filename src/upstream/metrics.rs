@@ -20,11 +20,15 @@ use prometheus_client::{
 
 use crate::api::gvr::Gvr;
 
+use super::purpose::Purpose;
+
 /// Metrics of this module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     latency: Family<KindLabels, Histogram, fn() -> Histogram>,
+    retries: Family<RetryLabels, Counter>,
+    reloads: Family<ReloadLabels, Counter>,
     events: Family<EventLabels, Counter>,
     relists: Family<StoreLabels, Counter>,
     drops: Family<StoreLabels, Counter>,
@@ -40,6 +44,16 @@ struct RequestLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RetryLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -73,6 +87,8 @@ impl Metrics {
         let metrics = Self {
             requests: Family::default(),
             latency: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16))),
+            retries: Family::default(),
+            reloads: Family::default(),
             events: Family::default(),
             relists: Family::default(),
             drops: Family::default(),
@@ -88,6 +104,16 @@ impl Metrics {
             "Time until the head of upstream's answer",
             metrics.latency.clone(),
         );
+        registry.register(
+            "upstream_retries",
+            "Reads sent to upstream a second time, by reason",
+            metrics.retries.clone(),
+        );
+        registry.register(
+            "upstream_credential_reloads",
+            "How often the credentials for upstream were read anew, by what came of it",
+            metrics.reloads.clone(),
+        );
         registry.register("store_events", "Watch events applied to stores", metrics.events.clone());
         registry.register(
             "store_relists",
@@ -99,9 +125,20 @@ impl Metrics {
     }
 
     /// A request to upstream got its head, or failed with `code` as the reason.
-    pub fn requested(&self, kind: &'static str, code: &str, took: Duration) {
+    pub(super) fn requested(&self, purpose: Purpose, code: &str, took: Duration) {
+        let kind = purpose.as_str();
         self.requests.get_or_create(&RequestLabels { kind, code: code.to_owned() }).inc();
         self.latency.get_or_create(&KindLabels { kind }).observe(took.as_secs_f64());
+    }
+
+    /// A read is sent a second time.
+    pub(super) fn retried(&self, reason: &'static str) {
+        self.retries.get_or_create(&RetryLabels { reason }).inc();
+    }
+
+    /// The credentials were read anew.
+    pub(super) fn reloaded(&self, outcome: &'static str) {
+        self.reloads.get_or_create(&ReloadLabels { outcome }).inc();
     }
 
     /// Lists, streaming lists and watches that forebay has sent for its own stores.

@@ -10,9 +10,9 @@ use crate::api::{
     resource_version::ResourceVersion,
 };
 
-use super::{Client, Error};
+use super::{Client, Error, purpose::Purpose};
 
-const WHAT: &str = "probe for the current resource version";
+const WHAT: Purpose = Purpose::Probe;
 
 /// Legal as a path segment, so that upstream reads one key, and never a name: names don't end in a dash.
 const NOBODY: &str = "forebay-probe-";

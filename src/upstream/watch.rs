@@ -8,10 +8,9 @@ use rand::RngExt;
 
 use crate::{api::resource_version::ResourceVersion, store::StoreKey};
 
-use super::{Client, Error, reflector::Failure};
+use super::{Client, Error, purpose::Purpose, reflector::Failure};
 
-pub(super) const WATCH: &str = "watch";
-pub(super) const STREAMING_LIST: &str = "streaming list";
+pub(super) const WATCH: Purpose = Purpose::Watch;
 
 /// A server that sends nothing for so long in the middle of its initial events does not know what they are.
 pub(super) const INITIAL_IDLE: Duration = Duration::from_secs(30);
@@ -37,17 +36,9 @@ pub(super) enum Start {
 // === impl Start ===
 
 impl Start {
-    /// The word for metrics.
-    pub(super) fn kind(self) -> &'static str {
+    pub(super) fn what(self) -> Purpose {
         match self {
-            Self::Initial => "streaming_list",
-            Self::After(_) | Self::Progress(_) => "watch",
-        }
-    }
-
-    pub(super) fn what(self) -> &'static str {
-        match self {
-            Self::Initial => STREAMING_LIST,
+            Self::Initial => Purpose::StreamingList,
             Self::After(_) | Self::Progress(_) => WATCH,
         }
     }

@@ -20,6 +20,7 @@ mod memory;
 mod process;
 mod raw;
 mod recovery;
+mod retry;
 mod rig;
 mod startup;
 mod sync;

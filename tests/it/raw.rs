@@ -151,6 +151,15 @@ impl RawClient {
     }
 }
 
+impl Raw<TcpStream> {
+    /// Ends the connection, with a reset or without.
+    pub(crate) fn end(self, reset: bool) {
+        if reset {
+            self.stream.set_zero_linger().unwrap();
+        }
+    }
+}
+
 impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         // The other side may have closed already, which the test sees when it reads.

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use crate::api::gvr::Gvr;
 
 use super::{
-    super::{Client, Error},
+    super::{Client, Error, purpose::Purpose},
     Entry,
 };
 
-const WHAT: &str = "discovery";
+const WHAT: Purpose = Purpose::Discovery;
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 const PLAIN: &str = "application/json";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
