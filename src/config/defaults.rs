@@ -47,9 +47,18 @@ pub(super) const MAX_INITIAL_LISTS: &str = "4";
 /// HTTP/1.1 clients hold one connection for each watch; a large controller has some hundreds.
 pub(super) const MAX_CONNECTIONS: &str = "4096";
 
-/// Go clients put everything on one HTTP/2 connection and stall at the limit; kube-apiserver's 100 to 250 is too low
-/// for a client whose reads may all be held at once.
-pub(super) const MAX_CONCURRENT_STREAMS: &str = "1000";
+/// Go clients put everything on one HTTP/2 connection, and others than Go's stall at the limit: more than `MAX_HOLDS`, so
+/// that however many reads are held, a lease still finds a stream.
+pub(super) const MAX_CONCURRENT_STREAMS: &str = "10000";
+
+/// Go's client takes three round trips and no thought for a handshake; a peer that takes longer is not one.
+pub(super) const HANDSHAKE_TIMEOUT: &str = "10s";
+
+/// kube-apiserver's own (`ReadHeaderTimeout`) is 32 s.
+pub(super) const HEADER_TIMEOUT: &str = "32s";
+
+/// kube-apiserver's own.
+pub(super) const MAX_HEADER_BYTES: &str = "1Mi";
 
 /// Pods get 30 s by default; this leaves time for what is stopped after us.
 pub(super) const SHUTDOWN_GRACE_PERIOD: &str = "10s";

@@ -55,6 +55,9 @@ impl Loader<'_> {
         let max_frame_bytes = self.one("max-frame-bytes", parse::bytes);
         let max_connections = self.one("max-connections", |text| parse::at_least_one(text, 1_000_000));
         let max_concurrent_streams = self.one("max-concurrent-streams", |text| parse::at_least_one(text, 1_000_000));
+        let handshake_timeout = self.one("handshake-timeout", positive_duration);
+        let header_timeout = self.one("header-timeout", positive_duration);
+        let max_header_bytes = self.one("max-header-bytes", header_bytes);
         let preload = self.resources("preload");
         let never = self.resources("never");
         let hold_timeout = self.one("hold-timeout", parse::duration);
@@ -97,6 +100,9 @@ impl Loader<'_> {
             write_kubeconfig: write_kubeconfig.unwrap_or_else(|| default_kubeconfig(env)),
             max_connections: max_connections?,
             max_concurrent_streams: max_concurrent_streams?,
+            handshake_timeout: handshake_timeout?,
+            header_timeout: header_timeout?,
+            max_header_bytes: max_header_bytes?,
             preload,
             never,
             hold_timeout: hold_timeout?,
@@ -162,6 +168,13 @@ fn positive_duration(text: &str) -> Result<std::time::Duration, Expected> {
         duration if duration.is_zero() => Err("expected a duration above zero, like 10s".to_owned()),
         duration => Ok(duration),
     }
+}
+
+/// HTTP needs some, and each connection may use them.
+fn header_bytes(text: &str) -> Result<u32, Expected> {
+    let bytes = parse::bytes(text)?;
+    let fits = u32::try_from(bytes).ok().filter(|bytes| (8 << 10..=16 << 20).contains(bytes));
+    fits.ok_or_else(|| "expected a size from 8Ki to 16Mi".to_owned())
 }
 
 /// In the user's own runtime folder; without one, in a folder that carries the user's id, because the temporary

@@ -62,6 +62,14 @@ pub struct Config {
     pub max_connections: NonZeroUsize,
     /// Streams at the same time on one HTTP/2 connection.
     pub max_concurrent_streams: NonZeroU32,
+    /// Limit for a client's TLS handshake; above zero.
+    #[serde(serialize_with = "go_duration")]
+    pub handshake_timeout: Duration,
+    /// Limit for a request's head once it has begun; above zero.
+    #[serde(serialize_with = "go_duration")]
+    pub header_timeout: Duration,
+    /// Largest head of a request, in bytes.
+    pub max_header_bytes: u32,
     /// Resources cached from the start.
     pub preload: Vec<ResourceSelector>,
     /// Resources never cached. Shares nothing with `preload`.

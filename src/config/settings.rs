@@ -73,7 +73,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     one(SERVING, "max-connections", "N", Some(defaults::MAX_CONNECTIONS),
         "Client connections at the same time. Above it, new ones wait."),
     one(SERVING, "max-concurrent-streams", "N", Some(defaults::MAX_CONCURRENT_STREAMS),
-        "Requests at the same time on one HTTP/2 connection."),
+        "Requests at the same time on one HTTP/2 connection. More wait at the client."),
+    one(SERVING, "handshake-timeout", "DURATION", Some(defaults::HANDSHAKE_TIMEOUT),
+        "How long a client's TLS handshake may take, and after it the first bytes of HTTP/2."),
+    one(SERVING, "header-timeout", "DURATION", Some(defaults::HEADER_TIMEOUT),
+        "How long the headers of a request may take once their first byte has come. Idle connections have two minutes."),
+    one(SERVING, "max-header-bytes", "BYTES", Some(defaults::MAX_HEADER_BYTES),
+        "Largest request headers, from 8Ki to 16Mi."),
 
     many(CACHE, "preload", "RESOURCES", None,
         "Resources to cache from the start; /readyz waits for them. Like pods,deployments.apps or apps/v1/deployments. \

@@ -19,6 +19,8 @@ pub(super) enum Refusal {
     Anonymous,
     /// A `Connection` header that names a header which must not be lost.
     HopByHop,
+    /// No readable request.
+    Unreadable,
     /// A request target that is no path.
     Target,
     /// Not addressed to this server.
@@ -47,6 +49,7 @@ impl Refusal {
         match self {
             Self::Anonymous => "anonymous",
             Self::HopByHop => "hop_by_hop",
+            Self::Unreadable => "unreadable",
             Self::Target => "target",
             Self::Host => "host",
             Self::Browser => "browser",
@@ -57,6 +60,18 @@ impl Refusal {
             Self::Broken => "upstream_broken",
             Self::Slow => "upstream_slow",
         }
+    }
+}
+
+/// The Status for what is no readable request. The reasons are those that apimachinery has for such codes.
+pub(super) fn of_unreadable(code: StatusCode, why: &str) -> Status {
+    match code {
+        StatusCode::BAD_REQUEST => Status::bad_request(why),
+        StatusCode::REQUEST_TIMEOUT => Status::new(code.as_u16(), "Timeout", why),
+        StatusCode::URI_TOO_LONG | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            Status::new(code.as_u16(), "RequestEntityTooLarge", why)
+        }
+        _ => Status::new(code.as_u16(), "", why),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
 
@@ -189,6 +189,14 @@ impl Proxy {
         };
         *response.body_mut() = std::mem::replace(response.body_mut(), Body::empty()).recorded(Box::new(record));
         response
+    }
+
+    /// Answers what is no readable request: with this code, for this reason.
+    pub fn unreadable(&self, code: StatusCode, why: &str) -> Response<Body> {
+        let refusal = Refusal::Unreadable;
+        self.inner.parts.metrics.answered(telemetry::Verb::Other, false, None, Outcome::Rejected, refusal.as_str());
+        tracing::info!(code = code.as_u16(), why, "request refused unread");
+        error::response(&error::of_unreadable(code, why))
     }
 }
 

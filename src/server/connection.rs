@@ -5,33 +5,35 @@
 
 use std::{convert::Infallible, future::Future, pin::pin, time::Duration};
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::{
     body::Incoming,
     rt::{Executor, Read, Write},
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Handler, Limits, Peer};
-use crate::lifecycle::{DrainToken, Tasks};
+use super::{Handler, Limits, Peer, framing::MAX_LINES, inspect::Inspected};
+use crate::{
+    lifecycle::{DrainToken, Tasks},
+    request::hop,
+};
 
-/// Also ends idle keep-alive connections: above the 90 s that Go keeps its own, so that the client closes first and no
-/// request meets a connection we are closing.
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// From one request to the next: above the 90 s that Go keeps idle connections, so that the client closes first and no
+/// request meets a connection we are closing. Heads that have begun have their own deadline, see [`super::inspect`].
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// One `Impersonate-Group` header for each group: hyper's 100 is too few, and tokens of large directories name up to 200.
-/// hyper prepares room for all of them for each request, so that 1024 would cost a quarter of a cached GET. HTTP/2, which
-/// Go's clients speak, has no such limit.
-const MAX_HEADERS: usize = 256;
+/// What a client may upload unread on one stream: kube-apiserver's own figure.
+const STREAM_WINDOW: u32 = 256 << 10;
 
-/// Go's own default. Bearer tokens of OIDC providers alone may be larger than hyper's 16 KB.
-const MAX_HEADER_LIST_BYTES: u32 = 1 << 20;
+/// The same for all streams of a connection. Uploads that upstream does not read must not stop the others, so there is
+/// room for hundreds of them.
+const CONNECTION_WINDOW: u32 = 64 << 20;
 
-/// What a client may upload unread: one stream, and all streams of a connection.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// What hyper may read behind a head that is as large as it may be.
+const BESIDE_A_HEAD: usize = 64 << 10;
 
 /// What one response may buffer before its producer is paused: a few of the frames that lists are sent in.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
@@ -58,15 +60,16 @@ trait Graceful: Future<Output = hyper::Result<()>> {
 }
 
 /// Serves a connection that agreed on `h2`.
-pub(super) async fn http2<I, H>(io: I, peer: Peer, handler: H, context: Context) -> hyper::Result<()>
+pub(super) async fn http2<S, H>(stream: S, peer: Peer, handler: H, context: Context) -> hyper::Result<()>
 where
-    I: Read + Write + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
+    let io = TokioIo::new(Inspected::http2(stream, context.limits.handshake_timeout));
     let mut builder = http2::Builder::new(Spawn(context.tasks));
     builder
         .timer(TokioTimer::new())
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_header_list_size(context.limits.max_header_bytes)
         .max_concurrent_streams(context.limits.max_concurrent_streams.get())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -78,14 +81,30 @@ where
 }
 
 /// Serves any other connection.
-pub(super) async fn http1<I, H>(io: I, peer: Peer, handler: H, context: Context) -> hyper::Result<()>
+pub(super) async fn http1<S, H>(stream: S, peer: Peer, handler: H, context: Context) -> hyper::Result<()>
 where
-    I: Read + Write + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
+    let max_head = context.limits.max_header_bytes as usize;
+    let (stream, refusal) = Inspected::http1(stream, max_head, context.limits.header_timeout);
+    let io = TokioIo::new(stream);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT).max_headers(MAX_HEADERS);
-    let service = service_fn(move |request| answer(handler.clone(), peer, request));
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_headers(MAX_LINES)
+        .max_buf_size(max_head + BESIDE_A_HEAD);
+    let service = service_fn(move |request| {
+        let fault = refusal.of_this_request();
+        let handler = handler.clone();
+        async move {
+            match fault {
+                None => answer_http1(handler, peer, request).await,
+                Some(fault) => Ok(closing(handler.refuse(fault.code(), &fault.to_string()))),
+            }
+        }
+    });
     run(builder.serve_connection(io, service).with_upgrades(), &context.drain).await
 }
 
@@ -96,6 +115,24 @@ async fn answer<H: Handler>(
 ) -> Result<Response<H::Body>, Infallible> {
     request.extensions_mut().insert(peer);
     Ok(handler.handle(request).await)
+}
+
+/// After a request to switch protocols nothing on the connection is inspected any more: if it is not granted, the
+/// connection ends with the answer.
+async fn answer_http1<H: Handler>(
+    handler: H,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Result<Response<H::Body>, Infallible> {
+    let upgrade = hop::upgrade_protocol(request.headers()).is_some();
+    let response = answer(handler, peer, request).await?;
+    let stays = !upgrade || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    Ok(if stays { response } else { closing(response) })
+}
+
+fn closing<B>(mut response: Response<B>) -> Response<B> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Until the connection ends; told to end when the drain starts, dropped when it is aborted.

@@ -17,12 +17,13 @@ pub struct Limits {
     pub max_connections: NonZeroUsize,
     /// Streams at the same time on one HTTP/2 connection.
     pub max_concurrent_streams: NonZeroU32,
-    /// From accept to the end of the TLS handshake.
+    /// From accept to the end of the TLS handshake, and from there to the first bytes of HTTP/2.
     pub handshake_timeout: Duration,
+    /// From the first byte of a request's head to its last.
+    pub header_timeout: Duration,
+    /// Bytes of a request's head.
+    pub max_header_bytes: u32,
 }
-
-/// Go's client takes three round trips and no thought for a handshake; a peer that takes longer is not one.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Counts connections.
 #[derive(Clone, Debug)]
@@ -43,7 +44,9 @@ impl From<&Config> for Limits {
         Self {
             max_connections: config.max_connections,
             max_concurrent_streams: config.max_concurrent_streams,
-            handshake_timeout: HANDSHAKE_TIMEOUT,
+            handshake_timeout: config.handshake_timeout,
+            header_timeout: config.header_timeout,
+            max_header_bytes: config.max_header_bytes,
         }
     }
 }

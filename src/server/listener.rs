@@ -5,7 +5,6 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -175,10 +174,9 @@ async fn serve<H: Handler>(
         _ => Protocol::Http1,
     };
     let _open = metrics.open(protocol);
-    let io = TokioIo::new(stream);
     let ended = match protocol {
-        Protocol::Http2 => connection::http2(io, peer, handler, context).await,
-        Protocol::Http1 => connection::http1(io, peer, handler, context).await,
+        Protocol::Http2 => connection::http2(stream, peer, handler, context).await,
+        Protocol::Http1 => connection::http1(stream, peer, handler, context).await,
     };
     if let Err(error) = ended {
         tracing::debug!(client = %peer.address, error = %chain(&error), "connection ended with an error");

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use crate::serve::{Body, Proxy};
@@ -14,5 +14,9 @@ impl Handler for Proxy {
 
     fn handle(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send {
         Proxy::handle(self, request)
+    }
+
+    fn refuse(&self, code: StatusCode, why: &str) -> Response<Body> {
+        Proxy::unreadable(self, code, why)
     }
 }

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus_client::registry::Registry;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{
-    io::AsyncReadExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::{Notify, Semaphore},
     time::timeout,
@@ -88,6 +88,12 @@ impl Handler for Scripted {
             }
         }
     }
+
+    fn refuse(&self, code: StatusCode, why: &str) -> Response<Self::Body> {
+        let mut response = Response::new(Full::from(why.to_owned()).boxed());
+        *response.status_mut() = code;
+        response
+    }
 }
 
 struct Rig {
@@ -101,12 +107,7 @@ struct Rig {
 
 impl Rig {
     async fn start() -> Self {
-        Self::with(Limits {
-            max_connections: 100.try_into().expect("not zero"),
-            max_concurrent_streams: 100.try_into().expect("not zero"),
-            handshake_timeout: PATIENCE,
-        })
-        .await
+        Self::with(limits()).await
     }
 
     async fn with(limits: Limits) -> Self {
@@ -151,6 +152,16 @@ impl Rig {
 
     async fn slow_request_arrived(&self) {
         timeout(PATIENCE, self.handler.arrived.acquire()).await.expect("arrives").expect("open").forget();
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_connections: 100.try_into().expect("not zero"),
+        max_concurrent_streams: 100.try_into().expect("not zero"),
+        handshake_timeout: PATIENCE,
+        header_timeout: PATIENCE,
+        max_header_bytes: 1 << 20,
     }
 }
 
@@ -302,12 +313,7 @@ async fn the_deadline_drops_what_never_ends() {
 
 #[tokio::test]
 async fn a_silent_client_is_dropped_and_delays_nobody() {
-    let rig = Rig::with(Limits {
-        max_connections: 100.try_into().expect("not zero"),
-        max_concurrent_streams: 100.try_into().expect("not zero"),
-        handshake_timeout: Duration::from_millis(200),
-    })
-    .await;
+    let rig = Rig::with(Limits { handshake_timeout: Duration::from_millis(200), ..limits() }).await;
     let mut silent = TcpStream::connect(rig.address).await.expect("connect");
     assert_eq!(rig.http1().await.send_request(get("/")).await.expect("answer").status(), StatusCode::OK);
     let read = timeout(PATIENCE, silent.read(&mut [0; 16])).await.expect("closed in time");
@@ -316,14 +322,64 @@ async fn a_silent_client_is_dropped_and_delays_nobody() {
     assert!(text.contains("tls_handshake_failures_total{reason=\"timeout\"} 1"), "{text}");
 }
 
+/// After the handshake too: an HTTP/2 client that never says a word costs a place for no longer.
+#[tokio::test]
+async fn a_client_that_agrees_on_http2_and_then_says_nothing_is_dropped() {
+    let rig = Rig::with(Limits { handshake_timeout: Duration::from_secs(1), ..limits() }).await;
+    for said in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
+        let mut silent = rig.tls(b"h2", "127.0.0.1").await.expect("TLS");
+        silent.write_all(said).await.expect("sent");
+        let closed = timeout(PATIENCE, async { while silent.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {} });
+        closed.await.expect("closed in time");
+    }
+    // A connection that has begun may be silent for as long as it likes.
+    let mut sender = rig.http2().await;
+    assert_eq!(sender.send_request(get("/")).await.expect("answer").status(), StatusCode::OK);
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(sender.send_request(get("/")).await.expect("answer").status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn idle_connections_outlive_the_clients_patience() {
+    let rig = Rig::with(Limits { header_timeout: Duration::from_secs(1), ..limits() }).await;
+    for idle in [31, 61, 95] {
+        let mut sender = rig.http1().await;
+        assert_eq!(sender.send_request(get("/")).await.expect("answer").status(), StatusCode::OK);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(idle)).await;
+        tokio::time::resume();
+        assert_eq!(sender.send_request(get("/")).await.expect("answer").status(), StatusCode::OK, "after {idle} s");
+    }
+}
+
+#[tokio::test]
+async fn above_the_limit_streams_wait_at_the_client() {
+    let rig = Rig::with(Limits { max_concurrent_streams: 2.try_into().expect("not zero"), ..limits() }).await;
+    let mut sender = rig.http2().await;
+    // The first answer comes after the server's settings, which carry the limit.
+    assert_eq!(body(sender.send_request(get("/")).await.expect("answer")).await, "127.0.0.1 HTTP/2.0");
+    let (mut one, mut two) = (sender.clone(), sender.clone());
+    let mut slow = pin!(async { tokio::join!(one.send_request(get("/slow")), two.send_request(get("/slow"))) });
+    let arrived = async {
+        rig.slow_request_arrived().await;
+        rig.slow_request_arrived().await;
+    };
+    tokio::select! {
+        _ = &mut slow => panic!("/slow answers"),
+        () = arrived => {}
+    }
+    let mut third = pin!(sender.send_request(get("/")));
+    let (waited, _) =
+        tokio::join!(timeout(Duration::from_millis(100), &mut third), timeout(Duration::from_millis(100), &mut slow),);
+    assert!(waited.is_err(), "there were two streams");
+    rig.handler.release.notify_waiters();
+    let (third, _) = timeout(PATIENCE, async { tokio::join!(third, slow) }).await.expect("a stream");
+    assert_eq!(third.expect("answer").status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn above_the_limit_clients_wait_for_a_place() {
-    let rig = Rig::with(Limits {
-        max_connections: 1.try_into().expect("not zero"),
-        max_concurrent_streams: 1.try_into().expect("not zero"),
-        handshake_timeout: PATIENCE,
-    })
-    .await;
+    let rig = Rig::with(Limits { max_connections: 1.try_into().expect("not zero"), ..limits() }).await;
     let mut first = rig.http1().await;
     assert_eq!(first.send_request(get("/")).await.expect("answer").status(), StatusCode::OK);
     let mut second = pin!(rig.http1());

@@ -1,10 +1,13 @@
 //! Where a message ends and who sent it (SEC-06): what can be read in two ways is refused, and no client can make its
 //! credential, or forebay's, disappear from a request or appear in somebody else's.
 
+use std::time::Duration;
+
 use forebay::testing::{ApiServer, any};
 use serde_json::Value;
 
 use crate::{
+    h2::Connection,
     raw::{RawClient, RawUpstream},
     rig::{Forebay, Rig, forwarded, upstream_with_pods},
 };
@@ -14,6 +17,13 @@ const WRITE: &str = "POST /api/v1/namespaces/x/configmaps";
 /// Requests that are refused with 400, and after which the connection ends: what follows on it is anybody's guess.
 const AMBIGUOUS: &[(&str, &str)] = &[
     ("two lengths", "content-length: 2\r\ncontent-length: 30\r\n\r\n{}"),
+    ("the same length twice", "content-length: 2\r\ncontent-length: 2\r\n\r\n{}"),
+    ("a length and chunks", "content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"),
+    ("chunks and a length", "transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n2\r\n{}\r\n0\r\n\r\n"),
+    ("chunked twice", "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+    ("chunked with a tab", "transfer-encoding:\tchunked\r\n\r\n0\r\n\r\n"),
+    ("a bare line feed", "x-a: b\ncontent-length: 2\r\n\r\n{}"),
+    ("bare line feeds at the end", "x-a: b\n\n"),
     ("a list of lengths", "content-length: 2, 30\r\n\r\n{}"),
     ("a signed length", "content-length: +2\r\n\r\n{}"),
     ("a length that is no number", "content-length: two\r\n\r\n{}"),
@@ -63,8 +73,10 @@ async fn ambiguous_framing_is_refused_and_ends_the_connection() {
         // What would be smuggled in, were the end of the first request misread.
         client.again(&forebay, "DELETE /api/v1/namespaces/x", "\r\n").await;
         assert_eq!(client.read_head().await, 400, "{what}: {}", client.head);
+        assert_eq!(client.headers("connection"), ["close"], "{what}: {}", client.head);
         let rest = client.read_to_end().await;
-        assert!(!rest.contains("HTTP/1.1"), "{what}: a second answer: {rest}");
+        let status: Value = serde_json::from_str(&rest).unwrap_or_else(|error| panic!("{what}: {error}: {rest}"));
+        assert_eq!((&status["kind"], &status["code"]), (&"Status".into(), &400.into()), "{what}");
         nothing_passed(&mut upstream, &forebay, what).await;
     }
 }
@@ -83,20 +95,72 @@ async fn an_identity_that_could_get_lost_is_refused() {
     }
 }
 
-/// A length beside a chunked body counts for nothing and does not go on.
+/// What came before an ambiguous request on its connection is answered, in order; nothing after it is.
 #[tokio::test]
-async fn a_length_beside_chunks_never_goes_on() {
+async fn requests_before_an_ambiguous_one_are_answered_in_turn() {
     let (mut upstream, forebay) = raw().await;
-    for lines in ["content-length: 4\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 4"]
-    {
-        let mut client = RawClient::ask(&forebay, WRITE, &format!("{lines}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n")).await;
+    let token = &forebay.access().token;
+    let good =
+        format!("POST /a HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-length: 2\r\n\r\n");
+    let bad = good.replace("\r\n\r\n", "\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n");
+    let mut client = RawClient::connect(forebay.access()).await;
+    client.send(format!("{good}{{}}{good}[]{bad}{good}{{}}")).await;
+    for body in ["{}", "[]"] {
         let mut request = upstream.next().await;
-        assert_eq!(request.headers("content-length"), [""; 0], "{}", request.head);
-        assert_eq!(request.headers("transfer-encoding"), ["chunked"], "{}", request.head);
-        assert_eq!(request.read_until(b"0\r\n\r\n").await, b"2\r\n{}\r\n0\r\n\r\n");
-        request.send("HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(request.read(2).await, body.as_bytes());
+        request.send("HTTP/1.1 201 Created\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok").await;
         assert_eq!(client.read_head().await, 201);
+        assert_eq!(client.read(2).await, b"ok");
     }
+    assert_eq!(client.read_head().await, 400);
+    assert!(!client.read_to_end().await.contains("HTTP/1.1"));
+    assert!(upstream.is_quiet());
+}
+
+/// Above the bounds the answer says which; below them everything passes that kube-apiserver takes.
+#[tokio::test]
+async fn heads_have_bounds_and_say_so() {
+    let upstream = RawUpstream::start().await;
+    let forebay = Forebay::start(&upstream.kubeconfig(), &["--max-header-bytes=128Ki", "--header-timeout=300ms"]).await;
+    let long = format!("GET /{}", "x".repeat(65_534));
+    for (line, rest, code) in [
+        ("GET /a", format!("x-a: {}\r\n\r\n", "x".repeat(128 << 10)), 431),
+        ("GET /a", format!("x-a: {}", "x".repeat(140 << 10)), 431),
+        ("GET /a", format!("{}\r\n", "x-a: b\r\n".repeat(255)), 431),
+        (&long, "\r\n".to_owned(), 414),
+        ("GET /a", "x-a: never ends".to_owned(), 408),
+    ] {
+        let mut client = RawClient::ask(&forebay, line, &rest).await;
+        assert_eq!(client.read_head().await, code, "{}", client.head);
+        assert_eq!(client.headers("connection"), ["close"], "{}", client.head);
+        let status: Value = serde_json::from_str(&client.read_to_end().await).unwrap();
+        assert_eq!((&status["kind"], &status["code"]), (&"Status".into(), &code.into()));
+    }
+    let refused = forebay.metric("forebay_requests_total", &["reason=\"unreadable\""]).await;
+    assert_eq!(refused, 5.0);
+    // The deadline is one for heads that have begun, not for a connection that idles.
+    let mut upstream = upstream;
+    let mut client = RawClient::connect(forebay.access()).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    for target in ["/version?a=\"b\"&c=<d>", &format!("/version?labelSelector=a+in+({})", "value,".repeat(10_000))] {
+        client.again(&forebay, &format!("GET {target}"), "\r\n").await;
+        let mut request = upstream.next_of(&mut client).await;
+        assert_eq!(request.target(), target.replace('"', "%22").replace('<', "%3C").replace('>', "%3E"));
+        request.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+        assert_eq!(client.read_head().await, 200);
+    }
+}
+
+/// The same over HTTP/2, where a head is framed but may still be large or say what belongs to a connection.
+#[tokio::test]
+async fn http2_heads_have_bounds_too() {
+    let upstream = RawUpstream::start().await;
+    let forebay = Forebay::start(&upstream.kubeconfig(), &["--max-header-bytes=128Ki"]).await;
+    let connection = Connection::open(forebay.access()).await;
+    let mut request = connection.request("GET", "/a", "");
+    request.headers_mut().insert("x-a", "x".repeat(140 << 10).parse().unwrap());
+    assert_eq!(connection.send(request).await.status, 431);
+    assert!(connection.is_open().await);
 }
 
 #[tokio::test]
