@@ -12,7 +12,7 @@ use crate::{
 
 use super::{
     Body, error,
-    list_body::{ListBody, Selection, Step},
+    list_body::{LOOKED_AT, ListBody, Selection, Step},
 };
 
 /// Lists that end within this many bytes are sent whole, with their length.
@@ -84,12 +84,11 @@ pub(super) fn identify(request: &HeaderMap, response: &mut Response<Body>) {
 }
 
 async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>) -> Answer {
-    if let Some(limit) = limit {
-        let matching = snapshot.scoped(&selection.scope).filter(|(key, object)| selection.matches(key, object));
-        // At exactly the limit upstream's answer depends on whether any other key follows.
-        if matching.take(usize::try_from(limit).unwrap_or(usize::MAX)).count() as u64 >= limit {
-            return Answer::OverLimit;
-        }
+    // At exactly the limit upstream's answer depends on whether any other key follows.
+    if let Some(limit) = limit
+        && has_at_least(snapshot, &selection, limit).await
+    {
+        return Answer::OverLimit;
     }
     let mut body = ListBody::new(snapshot.clone(), selection);
     let mut frames = Vec::new();
@@ -121,6 +120,21 @@ async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>
         body.push_back(frame);
     }
     Answer::Found(json(Body::list(body), snapshot))
+}
+
+/// Whether so many objects are selected. Others get their turn meanwhile.
+async fn has_at_least(snapshot: &Snapshot, selection: &Selection, limit: u64) -> bool {
+    let mut found = 0;
+    for (n, (key, object)) in snapshot.scoped(&selection.scope).enumerate() {
+        if n % LOOKED_AT == LOOKED_AT - 1 {
+            tokio::task::yield_now().await;
+        }
+        found += u64::from(selection.matches(key, object));
+        if found >= limit {
+            return true;
+        }
+    }
+    limit == 0
 }
 
 fn missing(gvr: &Gvr, name: &str, snapshot: &Snapshot) -> Response<Body> {
@@ -167,6 +181,46 @@ fn new_audit_id() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However many objects a selector looks at in vain, other requests get their turn in between.
+    #[tokio::test]
+    async fn scans_yield() {
+        use std::{future::poll_fn, pin::pin};
+
+        use crate::{
+            api::{field_selector::FieldSelector, gvr::Scope, label_selector::LabelSelector},
+            store::{ListForm, Object, pair},
+        };
+
+        const OBJECTS: usize = 10 * LOOKED_AT;
+        let (mut writer, reader) = pair();
+        let mut relist = writer.begin_relist();
+        for n in 0..OBJECTS {
+            let text = format!(
+                "{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{{\"name\":\"p-{n}\",\"namespace\":\"x\",\"uid\":\"u\",\
+                 \"resourceVersion\":\"1\"}}}}\n"
+            );
+            let (key, object) = Object::from_stored(text.into_bytes().into_boxed_slice()).unwrap();
+            relist.stage(&key, object);
+        }
+        let form = ListForm::new("PodList".into(), "Pod", "v1".into(), false);
+        writer.commit(relist, form, ResourceVersion(9)).unwrap();
+        let snapshot = reader.snapshot().unwrap();
+        for limit in [None, Some(1)] {
+            let labels = LabelSelector::parse("a=b").unwrap();
+            let want = Want::Collection { labels, fields: FieldSelector::parse("").unwrap(), limit };
+            let read = Read { gvr: Gvr::new("", "v1", "pods"), scope: Scope::All, want };
+            let mut answering = pin!(answer(&read, &snapshot));
+            let mut polls = 0;
+            let answered = poll_fn(|cx| {
+                polls += 1;
+                answering.as_mut().poll(cx)
+            });
+            assert!(matches!(answered.await, Answer::Nothing(_)));
+            let scans = 1 + usize::from(limit.is_some());
+            assert!(polls >= scans * 9, "{polls} turns for {scans} x {OBJECTS} objects");
+        }
+    }
 
     #[test]
     fn numbers_are_decimal() {

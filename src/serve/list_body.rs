@@ -16,7 +16,7 @@ use crate::{
 const FRAME: usize = 128 << 10;
 
 /// Objects looked at before other work gets its turn.
-const LOOKED_AT: usize = 4096;
+pub(crate) const LOOKED_AT: usize = 4096;
 
 /// What a LIST selects.
 #[derive(Clone, Debug)]

@@ -220,6 +220,10 @@ impl Driver {
             if let Err(outcome) = self.take(&mut course, &mut decoder, &chunk).await {
                 return outcome;
             }
+            // A sync may have megabytes at hand; requests of clients get their turn between two chunks.
+            if loading {
+                tokio::task::yield_now().await;
+            }
         }
     }
 

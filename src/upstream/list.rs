@@ -90,6 +90,8 @@ pub(super) async fn pages(
             })?;
             progress.add_loaded((relist.len() - before) as u64);
             residency::admitted(registry, key).await;
+            // Requests of clients get their turn between two chunks.
+            tokio::task::yield_now().await;
         }
         let envelope = splitter.finish()?;
         if envelope.is_status() {

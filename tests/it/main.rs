@@ -15,6 +15,7 @@ mod framing;
 mod h2;
 mod hold;
 mod identity;
+mod lanes;
 mod life;
 mod memory;
 mod process;
