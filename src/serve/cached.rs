@@ -189,11 +189,11 @@ mod tests {
 
         use crate::{
             api::{field_selector::FieldSelector, gvr::Scope, label_selector::LabelSelector},
-            store::{ListForm, Object, pair},
+            store::{Budget, ListForm, Object, pair},
         };
 
         const OBJECTS: usize = 10 * LOOKED_AT;
-        let (mut writer, reader) = pair();
+        let (mut writer, reader) = pair(&Budget::default());
         let mut relist = writer.begin_relist();
         for n in 0..OBJECTS {
             let text = format!(
