@@ -51,6 +51,16 @@ pub(crate) struct ControlPlane {
 struct Server {
     process: Process,
     url: String,
+    command: Command,
+}
+
+/// What an API server was started with.
+#[derive(Debug)]
+struct Command {
+    name: String,
+    dir: PathBuf,
+    program: PathBuf,
+    args: Vec<String>,
 }
 
 // === impl ControlPlane ===
@@ -168,6 +178,14 @@ impl ControlPlane {
         format!("{prefix}-{}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Kills the first API server and starts it again at the same address; returns once it is ready.
+    pub(crate) async fn restart_apiserver(&mut self) {
+        let server = &mut self.servers[0];
+        server.process.kill();
+        server.process = server.command.start().unwrap();
+        assert!(server.ready(&self.ca).await.unwrap(), "the port of kube-apiserver was taken while it was away");
+    }
+
     /// Pids of etcd and of the API servers.
     pub(crate) fn pids(&self) -> Vec<u32> {
         std::iter::once(&self.etcd).chain(self.servers.iter().map(|s| &s.process)).filter_map(Process::pid).collect()
@@ -266,14 +284,22 @@ async fn start_apiserver(
         );
         args.extend(options.flags.iter().cloned());
         let name = format!("kube-apiserver-{n}");
-        let process =
-            Process::start(&name, dir, program, &args, &[]).map_err(|e| format!("cannot start {name}: {e}"))?;
-        let mut server = Server { process, url: format!("https://127.0.0.1:{port}") };
+        let command = Command { name, dir: dir.to_owned(), program: program.to_owned(), args };
+        let mut server = Server { process: command.start()?, url: format!("https://127.0.0.1:{port}"), command };
         if server.ready(ca).await? {
             return Ok(server);
         }
     }
     Err("kube-apiserver: three ports in a row were taken by others".to_owned())
+}
+
+// === impl Command ===
+
+impl Command {
+    fn start(&self) -> Result<Process, String> {
+        let Self { name, dir, program, args } = self;
+        Process::start(name, dir, program, args, &[]).map_err(|e| format!("cannot start {name}: {e}"))
+    }
 }
 
 // === impl Server ===

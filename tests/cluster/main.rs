@@ -24,6 +24,7 @@ mod cases;
 mod chaos;
 mod cold_start;
 mod controller_manager;
+mod controller_runtime;
 mod exec;
 mod informers;
 mod kubectl;
@@ -31,6 +32,7 @@ mod main_job;
 #[path = "../readme/markdown.rs"]
 #[allow(dead_code, reason = "tests/readme uses the rest of it")]
 mod markdown;
+mod other_clients;
 mod read_your_writes;
 mod readme;
 mod smoke;

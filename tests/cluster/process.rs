@@ -95,6 +95,12 @@ impl Process {
         tail.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
+    /// SIGKILL; returns when it is gone.
+    pub(crate) fn kill(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+
     /// Asks it to end (SIGTERM) and waits for it; `None` when it is still there at the deadline.
     pub(crate) fn terminate(&mut self, within: Duration) -> Option<ExitStatus> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()?).ok()?);
@@ -112,8 +118,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        let _ = self.shell.wait();
+        self.kill();
     }
 }
 
