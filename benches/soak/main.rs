@@ -9,7 +9,7 @@
 //! - 1,000 watches stay open, and are opened again whenever they end;
 //! - clients come and go: a connection of their own, a few reads and a write, half of them leaving in the middle;
 //! - slow readers take whole lists a little at a time;
-//! - objects change, come and go, a hundred a second;
+//! - objects change, come and go, ten a second, which a thousand watches hear of;
 //! - each minute upstream is away for some seconds, and every third time its history is compacted meanwhile;
 //! - each minute 10,000 reads of a resource that was never read before are held, a tenth of them is given up, the rest is
 //!   answered; then the resource is gone for good.

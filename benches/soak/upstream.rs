@@ -12,7 +12,7 @@ pub(crate) const COLLECTIONS: [(&str, &str); 3] =
     [("/api/v1/pods", "pods"), ("/api/v1/configmaps", "configmaps"), ("/apis/apps/v1/deployments", "deployments.apps")];
 
 /// Changes a second.
-const CHANGES: u32 = 100;
+const CHANGES: u32 = 10;
 
 /// How long it stays away: longer than a first retry, shorter than what clients wait.
 const AWAY: Duration = Duration::from_secs(3);
