@@ -116,7 +116,7 @@ async fn hold(forebay: &Forebay, upstream: &Upstream, minute: u32, reads: usize)
     let deadline = Instant::now() + MINUTE;
     // Forebay has to learn of it first: what it does not know is forwarded, not held.
     let mut first = clients::hold(&forebay.access, &resource.path, 1);
-    while forebay.metric("forebay_held_requests").await? == 0.0 {
+    while !forebay.metrics().await?.contains(&resource.label) {
         ensure!(Instant::now() < deadline, "no read of {} is held", resource.path);
         sleep(Duration::from_millis(100)).await;
         if first.ended() {

@@ -26,6 +26,8 @@ pub(crate) struct Upstream {
 pub(crate) struct ShortLived {
     resource: Resource,
     pub(crate) path: String,
+    /// What forebay's metrics call it.
+    pub(crate) label: String,
 }
 
 // === impl Upstream ===
@@ -87,7 +89,8 @@ impl Upstream {
         self.server.world().fill_custom(&name, 2, 20)?;
         let own = watch(&name).streaming().user_agent("forebay/");
         let hold = self.server.on(own).hold();
-        Ok((ShortLived { resource, path: format!("/apis/soak.example.com/v1/{name}") }, hold))
+        let path = format!("/apis/soak.example.com/v1/{name}");
+        Ok((ShortLived { resource, path, label: format!(r#"resource="{name}""#) }, hold))
     }
 
     pub(crate) fn remove(&self, short_lived: &ShortLived) {
