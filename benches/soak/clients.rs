@@ -119,6 +119,14 @@ impl Client {
             .body(Full::from(body))?;
         Ok(timeout(PATIENCE, self.http.request(request)).await??)
     }
+
+    /// The resource version of a list.
+    async fn version(&self, collection: &str) -> Result<String> {
+        let response = self.send("GET", &format!("{collection}?limit=1"), "").await?;
+        ensure!(response.status().is_success(), "{}", response.status());
+        let list: Value = serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
+        Ok(list["metadata"]["resourceVersion"].as_str().context("a list without a version")?.to_owned())
+    }
 }
 
 /// GET of a page in plain HTTP.
@@ -220,10 +228,12 @@ impl Clients {
     }
 }
 
-/// Keeps a watch open.
+/// Keeps a watch open, each from the version of a list.
 async fn watch(client: Client, n: usize, counts: Arc<Counts>) -> Result<()> {
-    let path = format!("{}?watch=true&allowWatchBookmarks=true", COLLECTIONS[n % COLLECTIONS.len()].0);
+    let collection = COLLECTIONS[n % COLLECTIONS.len()].0;
     loop {
+        let version = client.version(collection).await.unwrap_or_default();
+        let path = format!("{collection}?watch=true&allowWatchBookmarks=true&resourceVersion={version}");
         if let Ok(response) = client.send("GET", &path, "").await
             && response.status().is_success()
         {
@@ -298,8 +308,8 @@ async fn read_slowly(client: Client, n: usize, counts: Arc<Counts>) -> Result<()
     }
 }
 
-/// `/api/v1/namespaces/namespace-000/pods` of `/api/v1/pods`.
+/// `/api/v1/namespaces/team-000/pods` of `/api/v1/pods`.
 fn namespaced(collection: &str, namespace: usize) -> String {
     let (group, resource) = collection.rsplit_once('/').unwrap_or((collection, ""));
-    format!("{group}/namespaces/namespace-{namespace:03}/{resource}")
+    format!("{group}/namespaces/team-{namespace:03}/{resource}")
 }

@@ -287,7 +287,7 @@ impl Stage {
             Fault::AnotherKind => {
                 watches.inject(concat!(
                     r#"{"type":"DELETED","object":{"kind":"Pod","apiVersion":"v1","#,
-                    r#""metadata":{"name":"app-000000","namespace":"namespace-000","resourceVersion":"1"}}}"#,
+                    r#""metadata":{"name":"app-000000","namespace":"team-000","resourceVersion":"1"}}}"#,
                     "\n"
                 ));
             }

@@ -23,6 +23,7 @@ mod bytes;
 mod cases;
 mod chaos;
 mod cold_start;
+mod compression;
 mod controller_manager;
 mod controller_runtime;
 mod exec;
