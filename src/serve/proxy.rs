@@ -279,7 +279,12 @@ impl Inner {
         let discovery = &self.parts.discovery;
         asked.entry = discovery.lookup(&gvr);
         let decision = facts(asked);
-        if !matches!(decision, Decision::Forward(Reason::Unknown)) || discovery.catalog().is_some() {
+        if !matches!(decision, Decision::Forward(Reason::Unknown)) {
+            return Ok(decision);
+        }
+        if discovery.catalog().is_some() {
+            // Not in this scope, either: it may have come back in another one.
+            discovery.refresh();
             return Ok(decision);
         }
         // At the very start nothing is known to be cacheable yet. What the cache could answer is held for it.

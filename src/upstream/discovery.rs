@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! fetch (aggregated, else plain) + APIServices -> Catalog -> ArcSwap -> Discovery::lookup (never waits)
-//! lookup of an unknown resource -> wakes the refresher, at most once a second; the request is forwarded meanwhile
+//! lookup of an unknown resource -> wakes the refresher: one request a second at most; the request is forwarded meanwhile
 //! ```
 //!
 //! A group that fails (an aggregated server that is down) hurts only itself: what was known of it before stays, and its
@@ -136,23 +136,30 @@ impl Discovery {
     /// Keeps the catalog fresh for ever. Cancel safe.
     pub async fn run(self, client: Client) {
         let mut backoff = Backoff::new();
+        let mut last: Option<fetch::Fetched> = None;
+        let mut complete = Instant::now();
         loop {
             let begun = Instant::now();
             self.shared.urgent.store(false, Ordering::Relaxed);
-            match fetch::catalog(&client).await {
+            match fetch::catalog(&client, last.as_ref()).await {
                 Ok(fetched) => {
                     backoff = Backoff::new();
-                    self.install(fetched);
+                    if last.is_none() {
+                        complete = begun;
+                    }
+                    self.install(&fetched);
+                    last = Some(fetched);
                     sleep(MIN_INTERVAL).await;
                     if !self.shared.urgent.load(Ordering::Relaxed) {
                         // Ends early when a request names a resource that isn't known.
                         let _ = timeout(MAX_INTERVAL, self.shared.wanted.notified()).await;
                     }
+                    last = last.filter(|_| complete.elapsed() < MAX_INTERVAL);
                 }
                 Err(error) => {
                     if matches!(error.code(), Some(401 | 403 | 404)) && self.shared.catalog.load().is_none() {
                         // Nobody will ever tell: without a catalog every resource is unknown, and reads are forwarded.
-                        self.install(fetch::Fetched::default());
+                        self.install(&fetch::Fetched::default());
                     }
                     let wait = backoff.after(begun.elapsed(), error.retry_after());
                     warn!(%error, retry_in = ?wait, "discovery failed; unknown resources are forwarded");
@@ -162,9 +169,10 @@ impl Discovery {
         }
     }
 
-    fn install(&self, fetched: fetch::Fetched) {
+    fn install(&self, fetched: &fetch::Fetched) {
         let old = self.shared.catalog.load_full().unwrap_or_default();
-        let mut resources: HashMap<_, _, NameHash> = fetched.resources.into_iter().collect();
+        let found = fetched.resources.iter().map(|(gvr, entry)| (gvr.clone(), entry.clone()));
+        let mut resources: HashMap<_, _, NameHash> = found.collect();
         // What a broken group served before is still true as far as anybody can tell.
         for (gvr, entry) in &old.resources {
             if fetched.failed.contains(&(gvr.group.to_string(), gvr.version.to_string())) {

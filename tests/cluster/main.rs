@@ -26,6 +26,7 @@ mod cold_start;
 mod compression;
 mod controller_manager;
 mod controller_runtime;
+mod crds;
 mod exec;
 mod informers;
 mod kubectl;

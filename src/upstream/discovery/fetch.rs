@@ -1,5 +1,7 @@
 //! One round of discovery: the aggregated documents where upstream has them, else the plain ones, and the APIServices
 //! that tell which groups another server answers for.
+//!
+//! A round that somebody waits for is a single request, as long as no group or version has come or gone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,14 +20,18 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 const PLAIN: &str = "application/json";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
+type GroupVersions = HashSet<(String, String)>;
+
 /// What one round found.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     pub(super) resources: HashMap<Gvr, Entry>,
     /// Group and version of those that could not be read.
-    pub(super) failed: HashSet<(String, String)>,
+    pub(super) failed: GroupVersions,
     /// Group and version of those that another server answers for.
-    foreign: HashSet<(String, String)>,
+    foreign: GroupVersions,
+    /// Every named group and version.
+    named: GroupVersions,
 }
 
 #[derive(Deserialize)]
@@ -129,26 +135,45 @@ struct ApiServiceSpec {
     service: Option<serde::de::IgnoredAny>,
 }
 
-/// Asks upstream for everything it serves.
-pub(super) async fn catalog(client: &Client) -> Result<Fetched, Error> {
-    let mut fetched = Fetched { foreign: foreign_groups(client).await, ..Fetched::default() };
-    for root in ["/api", "/apis"] {
-        let (_, body) = client.get_all(WHAT, &WHAT, root, AGGREGATED).await?;
-        let kind: Kind = parse(&body)?;
-        if kind.kind == "APIGroupDiscoveryList" {
-            fetched.add_aggregated(parse(&body)?);
-        } else if root == "/api" {
-            let versions: Versions = parse(&body)?;
-            for version in versions.versions {
-                fetched.add_plain(client, "", &version).await?;
-            }
-        } else {
-            let groups: Groups = parse(&body)?;
-            for group in groups.groups {
-                for version in group.versions {
-                    fetched.add_plain(client, &group.name, &version.version).await?;
-                }
-            }
+/// Asks upstream for everything it serves. After a `last` round, only for what most likely has changed.
+///
+/// # Errors
+///
+/// When one of the requests fails, other than for lack of rights.
+pub(super) async fn catalog(client: &Client, last: Option<&Fetched>) -> Result<Fetched, Error> {
+    let (_, apis) = client.get_all(WHAT, &WHAT, "/apis", AGGREGATED).await?;
+    let kind: Kind = parse(&apis)?;
+    if kind.kind != "APIGroupDiscoveryList" {
+        return plain(client, parse(&apis)?).await;
+    }
+    let groups: List<Group> = parse(&apis)?;
+    let named = groups.items.iter().flat_map(Group::named).collect();
+    if let Some(last) = last.filter(|last| last.named == named) {
+        let core = last.resources.iter().filter(|(gvr, _)| gvr.group.is_empty());
+        let resources = core.map(|(gvr, entry)| (gvr.clone(), entry.clone())).collect();
+        let mut fetched = Fetched { resources, foreign: last.foreign.clone(), named, ..Fetched::default() };
+        fetched.add_aggregated(groups);
+        return Ok(fetched);
+    }
+    // Asked for after the groups: whatever is among them has its APIService by now.
+    let mut fetched = Fetched { foreign: foreign_groups(client).await?, named, ..Fetched::default() };
+    fetched.add_aggregated(groups);
+    let (_, api) = client.get_all(WHAT, &WHAT, "/api", AGGREGATED).await?;
+    fetched.add_aggregated(parse(&api)?);
+    Ok(fetched)
+}
+
+/// From a server without aggregated discovery, which has named its groups.
+async fn plain(client: &Client, groups: Groups) -> Result<Fetched, Error> {
+    let mut fetched = Fetched { foreign: foreign_groups(client).await?, ..Fetched::default() };
+    let (_, api) = client.get_all(WHAT, &WHAT, "/api", PLAIN).await?;
+    let versions: Versions = parse(&api)?;
+    for version in versions.versions {
+        fetched.add_plain(client, "", &version).await?;
+    }
+    for group in groups.groups {
+        for version in group.versions {
+            fetched.add_plain(client, &group.name, &version.version).await?;
         }
     }
     Ok(fetched)
@@ -156,16 +181,23 @@ pub(super) async fn catalog(client: &Client) -> Result<Fetched, Error> {
 
 /// Groups and versions that another server answers for. An identity that may not list APIServices can't know; then the
 /// check that versions are numbers is what remains.
-async fn foreign_groups(client: &Client) -> HashSet<(String, String)> {
-    let Ok((_, body)) = client.get_all(WHAT, &WHAT, API_SERVICES, PLAIN).await else { return HashSet::new() };
-    let Ok(services) = parse::<List<ApiService>>(&body) else { return HashSet::new() };
-    services
-        .items
-        .into_iter()
-        .filter_map(|service| service.spec)
-        .filter(|spec| spec.service.is_some())
-        .map(|spec| (spec.group, spec.version))
-        .collect()
+async fn foreign_groups(client: &Client) -> Result<GroupVersions, Error> {
+    let body = match client.get_all(WHAT, &WHAT, API_SERVICES, PLAIN).await {
+        Ok((_, body)) => body,
+        Err(error) if matches!(error.code(), Some(401 | 403 | 404)) => return Ok(HashSet::new()),
+        Err(error) => return Err(error),
+    };
+    let specs = parse::<List<ApiService>>(&body)?.items.into_iter().filter_map(|service| service.spec);
+    Ok(specs.filter(|spec| spec.service.is_some()).map(|spec| (spec.group, spec.version)).collect())
+}
+
+// === impl Group ===
+
+impl Group {
+    fn named(&self) -> impl Iterator<Item = (String, String)> {
+        let name = self.metadata.as_ref().map(|meta| meta.name.as_str()).unwrap_or_default();
+        self.versions.iter().map(move |version| (name.to_owned(), version.version.clone()))
+    }
 }
 
 // === impl Fetched ===
