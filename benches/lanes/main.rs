@@ -12,7 +12,7 @@
 //! **Lanes**: a lease is written again and again, with a pause of 2 ms, on one HTTP/2 connection on which the same client
 //! reads a list of 100,000 objects after the other. Through forebay meanwhile another 100,000 objects sync, and 1,000
 //! reads of them are held on that connection. Directly meanwhile a client syncs the same objects over a connection of
-//! its own (it reads the initial events and throws them away), and 1,000 watches are open on the connection. The third row
+//! its own (it reads the initial events and throws them away), and 900 watches are open on the connection. The third row
 //! is forebay with nothing else going on.
 //!
 //! **Added**: the same requests to the scripted upstream directly, through nginx (one worker, HTTP/1.1 both sides, kept-alive
