@@ -14,13 +14,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connection::{self, Connection, Connections},
+    connection::{self, Acceptor, Connection, Connections},
     log::RequestLog,
     matching::Match,
     resource::Resource,
     script::{On, Script},
     service::Shared,
-    tls::{Identity, TlsError},
+    tls::{ClientCa, Identity, TlsError},
     watch::{Registry, Watches},
     world::World,
 };
@@ -29,10 +29,19 @@ use super::{
 pub struct ApiServer {
     shared: Arc<Shared>,
     addr: SocketAddr,
-    ca_pem: Option<String>,
+    /// None without TLS.
+    security: Option<Security>,
     names: Names,
     connections: Connections,
     stop: CancellationToken,
+}
+
+/// What makes connections secure.
+struct Security {
+    ca_pem: RwLock<String>,
+    clients: ClientCa,
+    alpn: Vec<&'static str>,
+    acceptor: Acceptor,
 }
 
 /// Options of a server, with the defaults of a real one.
@@ -136,13 +145,42 @@ impl ApiServer {
 
     /// `https://127.0.0.1:PORT`, or `http://` without TLS.
     pub fn url(&self) -> String {
-        let scheme = if self.ca_pem.is_some() { "https" } else { "http" };
+        let scheme = if self.security.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.addr)
     }
 
     /// The certificate authority clients must trust; `None` without TLS.
-    pub fn ca_pem(&self) -> Option<&str> {
-        self.ca_pem.as_deref()
+    pub fn ca_pem(&self) -> Option<String> {
+        self.security.as_ref().map(|security| security.ca_pem.read().clone())
+    }
+
+    /// From the next connection on, the server's certificate is another authority's.
+    ///
+    /// # Errors
+    /// [`TlsError`]: no certificate.
+    pub fn replace_ca(&self) -> Result<(), TlsError> {
+        if let Some(Security { ca_pem, clients, alpn, acceptor }) = &self.security {
+            let identity = Identity::new(alpn, clients)?;
+            *acceptor.write() = Some(TlsAcceptor::from(identity.config));
+            *ca_pem.write() = identity.ca_pem;
+        }
+        Ok(())
+    }
+
+    /// A certificate that names a client, and its key, both PEM. It is let in by [`ApiServer::set_certificates`].
+    ///
+    /// # Errors
+    /// [`TlsError`]: no certificate.
+    pub fn client_certificate(&self, name: &str) -> Result<(String, String), TlsError> {
+        let Some(security) = &self.security else { return Ok((String::new(), String::new())) };
+        let issued = security.clients.issue(name)?;
+        self.shared.issued.write().push((issued.der, name.to_owned()));
+        Ok((issued.pem, issued.key_pem))
+    }
+
+    /// Lets the clients with these certificates in, besides those with a token.
+    pub fn set_certificates(&self, names: &[&str]) {
+        *self.shared.certificates.write() = names.iter().map(|&name| name.to_owned()).collect();
     }
 
     /// The newest accepted bearer token; empty if none is required.
@@ -164,7 +202,7 @@ impl ApiServer {
     pub fn kubeconfig_yaml_via(&self, url: &str) -> String {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
         let Names { context, cluster, user, namespace } = &self.names;
-        let ca = match &self.ca_pem {
+        let ca = match &self.ca_pem() {
             Some(pem) => format!("    certificate-authority-data: {}\n", STANDARD.encode(pem)),
             None => String::new(),
         };
@@ -306,7 +344,15 @@ impl Builder {
     pub async fn start(self) -> Result<ApiServer, StartError> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let addr = listener.local_addr()?;
-        let identity = if self.tls { Some(Identity::new(&self.alpn)?) } else { None };
+        let acceptor = Acceptor::default();
+        let mut security = None;
+        if self.tls {
+            let clients = ClientCa::new()?;
+            let identity = Identity::new(&self.alpn, &clients)?;
+            *acceptor.write() = Some(TlsAcceptor::from(identity.config));
+            let (ca_pem, acceptor) = (RwLock::new(identity.ca_pem), acceptor.clone());
+            security = Some(Security { ca_pem, clients, alpn: self.alpn, acceptor });
+        }
         let tokens = if self.token.is_empty() { Vec::new() } else { vec![self.token] };
         let shared = Arc::new(Shared {
             world: World::new(self.resources, self.history),
@@ -315,12 +361,13 @@ impl Builder {
             watches: Registry::default(),
             settings: self.settings,
             tokens: RwLock::new(tokens),
+            certificates: RwLock::default(),
+            issued: RwLock::default(),
             address: addr.to_string(),
         });
         let (stop, connections) = (CancellationToken::new(), Connections::default());
-        let acceptor = identity.as_ref().map(|i| TlsAcceptor::from(i.config.clone()));
         let serving = connection::accept(listener, acceptor, shared.clone(), connections.clone(), stop.clone());
         tokio::spawn(stop.clone().run_until_cancelled_owned(serving));
-        Ok(ApiServer { shared, addr, ca_pem: identity.map(|i| i.ca_pem), names: self.names, connections, stop })
+        Ok(ApiServer { shared, addr, security, names: self.names, connections, stop })
     }
 }

@@ -4,7 +4,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -13,7 +13,7 @@ use std::{
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -27,6 +27,8 @@ use super::service::Shared;
 /// One connection, so that it can be killed.
 pub(super) struct Connection {
     pub(super) id: u64,
+    /// Whom the client's certificate is for.
+    pub(super) certificate: OnceLock<String>,
     kill: CancellationToken,
     goaway: CancellationToken,
 }
@@ -49,10 +51,13 @@ struct Socket {
     kill: CancellationToken,
 }
 
+/// What secures new connections, none if they are plain.
+pub(super) type Acceptor = Arc<RwLock<Option<TlsAcceptor>>>;
+
 /// Serves connections until it is dropped; `stop` ends those that are open.
 pub(super) async fn accept(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Acceptor,
     shared: Arc<Shared>,
     connections: Connections,
     stop: CancellationToken,
@@ -66,7 +71,8 @@ pub(super) async fn accept(
         // Only latency depends on it.
         let _ = stream.set_nodelay(true);
         let listed = connections.enter();
-        let served = serve(stream, tls.clone(), shared.clone(), listed);
+        let acceptor = tls.read().clone();
+        let served = serve(stream, acceptor, shared.clone(), listed);
         tokio::spawn(stop.clone().run_until_cancelled_owned(served));
     }
 }
@@ -79,7 +85,12 @@ async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Shared>,
         match tls {
             Some(acceptor) => {
                 let Ok(Ok(stream)) = timeout(Duration::from_secs(10), acceptor.accept(socket)).await else { return };
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let session = stream.get_ref().1;
+                let h2 = session.alpn_protocol() == Some(b"h2");
+                if let Some(name) = session.peer_certificates().and_then(|shown| shared.name_of(shown.first()?)) {
+                    // Set once, here.
+                    let _ = connection.certificate.set(name);
+                }
                 speak(stream, h2, shared, connection).await;
             }
             None => speak(socket, false, shared, connection).await,
@@ -149,7 +160,12 @@ impl Connections {
 
     fn enter(&self) -> Listed {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection { id, kill: CancellationToken::new(), goaway: CancellationToken::new() });
+        let connection = Arc::new(Connection {
+            id,
+            certificate: OnceLock::new(),
+            kill: CancellationToken::new(),
+            goaway: CancellationToken::new(),
+        });
         self.open.lock().push(connection.clone());
         Listed { connections: self.clone(), connection }
     }

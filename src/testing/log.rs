@@ -34,6 +34,8 @@ pub struct Seen {
     pub protocol: &'static str,
     /// Which connection of this server it came on, from 0.
     pub connection: u64,
+    /// Whom the certificate is for that its connection came with.
+    pub certificate: Option<String>,
     /// All headers.
     pub headers: HeaderMap,
     /// When its head had been read.

@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use parking_lot::RwLock;
+use rustls::pki_types::CertificateDer;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -40,6 +41,10 @@ pub(super) struct Shared {
     pub(super) watches: Registry,
     pub(super) settings: Settings,
     pub(super) tokens: RwLock<Vec<String>>,
+    /// Names of the client certificates that are let in.
+    pub(super) certificates: RwLock<Vec<String>>,
+    /// The client certificates issued.
+    pub(super) issued: RwLock<Vec<(CertificateDer<'static>, String)>>,
     /// The server's own address, for discovery.
     pub(super) address: String,
 }
@@ -107,6 +112,7 @@ impl Shared {
             user_agent: user_agent.unwrap_or_default().to_owned(),
             protocol: if request.version() == http::Version::HTTP_2 { "HTTP/2.0" } else { "HTTP/1.1" },
             connection: connection.id,
+            certificate: connection.certificate.get().cloned(),
             headers: request.headers().clone(),
             at: Instant::now(),
             answered: OnceLock::new(),
@@ -200,7 +206,14 @@ impl Shared {
     fn is_allowed(&self, seen: &Seen) -> bool {
         let tokens = self.tokens.read();
         let given = seen.header("authorization").strip_prefix("Bearer ").unwrap_or_default();
-        tokens.is_empty() || tokens.iter().any(|t| t == given)
+        let shown = seen.certificate.as_ref().is_some_and(|shown| self.certificates.read().contains(shown));
+        tokens.is_empty() || shown || tokens.iter().any(|t| t == given)
+    }
+
+    /// Whom a client certificate was issued for.
+    pub(super) fn name_of(&self, certificate: &CertificateDer<'_>) -> Option<String> {
+        let issued = self.issued.read();
+        issued.iter().find(|(der, _)| der == certificate).map(|(_, name)| name.clone())
     }
 
     fn find(&self, call: &Call) -> Option<Arc<Resource>> {

@@ -159,6 +159,7 @@ async fn inline(config: &mut Config, limit: Option<Duration>) -> Result<Option<D
         if token.is_empty() {
             return Err(Error::Credentials { message: format!("token file {path} has no token") });
         }
+        check(token)?;
         auth.token = Some(token.to_owned().into());
         return Ok(None);
     }
@@ -169,8 +170,17 @@ async fn inline(config: &mut Config, limit: Option<Duration>) -> Result<Option<D
         auth.client_certificate_data = Some(BASE64_STANDARD.encode(certificate));
         auth.client_key_data = Some(BASE64_STANDARD.encode(key).into());
     }
-    auth.token = given.token.map(Into::into);
+    if let Some(token) = given.token {
+        check(&token)?;
+        auth.token = Some(token.into());
+    }
     Ok(lifetime)
+}
+
+/// kube takes for granted that a token can stand in a header.
+fn check(token: &str) -> Result<(), Error> {
+    let fits = HeaderValue::try_from(token).is_ok();
+    fits.then_some(()).ok_or_else(|| Error::Credentials { message: "the token has characters of no token".to_owned() })
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {

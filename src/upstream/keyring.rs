@@ -33,7 +33,7 @@ use super::{
 };
 
 /// Files are looked at this often: a token is in use within seconds of its arrival.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Nothing is read more often than this, however short-lived it is and however many requests are refused.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests spawn tasks, and measure real time")]
 
 mod admission;
+mod answers;
 mod bounds;
 mod child;
 mod cli;
@@ -23,7 +24,9 @@ mod raw;
 mod recovery;
 mod retry;
 mod rig;
+mod rotation;
 mod startup;
 mod sync;
+mod timeouts;
 mod tunnel;
 mod wire;

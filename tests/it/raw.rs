@@ -167,6 +167,12 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
         let _ = self.stream.flush().await;
     }
 
+    /// The connection itself. Whatever has come has been taken.
+    pub(crate) fn into_stream(self) -> S {
+        assert!(self.buffer.is_empty(), "{}", self.text());
+        self.stream
+    }
+
     /// Closes this direction.
     pub(crate) async fn shut(&mut self) {
         self.stream.shutdown().await.unwrap();

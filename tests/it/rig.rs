@@ -182,7 +182,7 @@ impl Rig {
         let access = Access {
             server: self.upstream.url(),
             token: self.upstream.token(),
-            ca_pem: self.upstream.ca_pem().unwrap_or_default().as_bytes().to_vec(),
+            ca_pem: self.upstream.ca_pem().unwrap_or_default().into_bytes(),
         };
         Client::of(&access, Protocol::Http1)
     }

@@ -1,6 +1,14 @@
 //! Upgrades (exec, attach, port-forward): opaque bytes both ways after upstream's 101, and an ordinary answer otherwise.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
     raw::{Raw, RawClient, RawUpstream, UPSTREAM_TOKEN},
@@ -123,4 +131,99 @@ async fn what_is_no_upgrade_is_a_request() {
         server.send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
         assert_eq!(client.read_head().await, 200);
     }
+}
+
+/// Each direction ends by itself: upstream's end first, while the client goes on sending.
+#[tokio::test]
+async fn upstream_may_end_its_direction_first() {
+    let (mut upstream, forebay) = raw(&[]).await;
+    let (mut client, mut server) = upgrading(&mut upstream, &forebay).await;
+    server.send(SWITCHED).await;
+    assert_eq!(client.read_head().await, 101);
+    server.send("done").await;
+    server.shut().await;
+    assert_eq!(client.read_to_end().await, "done");
+    for piece in ["more ", "and more"] {
+        client.send(piece).await;
+        assert_eq!(server.read(piece.len()).await, piece.as_bytes());
+    }
+    client.shut().await;
+    assert_eq!(server.read_to_end().await, "");
+}
+
+/// Upstream that dies before it has switched is a broken connection, not a tunnel, and the command is not run again.
+#[tokio::test]
+async fn a_connection_that_dies_before_101_is_502_and_asked_for_once() {
+    let (mut upstream, forebay) = raw(&[]).await;
+    for part in ["", "HTTP/1.1 101 Switch"] {
+        let (mut client, mut server) = upgrading(&mut upstream, &forebay).await;
+        server.send(part).await;
+        drop(server);
+        assert_eq!(client.read_head().await, 502, "{}", client.head);
+        assert!(upstream.is_quiet(), "{part}");
+    }
+}
+
+/// The byte at this position of a stream.
+fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 13) as u8
+}
+
+/// Writes so many bytes, and counts them as they go.
+async fn pour(mut to: impl AsyncWrite + Unpin, bytes: usize, poured: Arc<AtomicUsize>) {
+    let mut at = 0;
+    while at < bytes {
+        let piece: Vec<u8> = (at..bytes.min(at + (64 << 10))).map(byte).collect();
+        to.write_all(&piece).await.unwrap();
+        at += piece.len();
+        poured.store(at, Ordering::Relaxed);
+    }
+    to.shutdown().await.unwrap();
+}
+
+/// Reads to the end, and checks every byte.
+async fn drink(mut from: impl AsyncRead + Unpin, bytes: usize) {
+    let (mut at, mut piece) = (0, vec![0; 256 << 10]);
+    loop {
+        let read = from.read(&mut piece).await.unwrap_or_else(|error| panic!("after {at}: {error}"));
+        if read == 0 {
+            break;
+        }
+        let wrong = piece[..read].iter().enumerate().find(|(n, found)| **found != byte(at + n));
+        assert_eq!(wrong, None, "after {at} bytes");
+        at += read;
+    }
+    assert_eq!(at, bytes);
+}
+
+/// 100 MB each way at once. As long as a reader does not read, its writer is stopped by what the sockets hold, and not fed
+/// by forebay's memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_carries_much_and_holds_little() {
+    const BYTES: usize = 100 << 20;
+    /// Four sockets' buffers at their largest, and room.
+    const HELD: usize = 48 << 20;
+    let (mut upstream, forebay) = raw(&[]).await;
+    let (mut client, mut server) = upgrading(&mut upstream, &forebay).await;
+    server.send(SWITCHED).await;
+    assert_eq!(client.read_head().await, 101);
+    let (client_read, client_write) = tokio::io::split(client.into_stream());
+    let (server_read, server_write) = tokio::io::split(server.into_stream());
+    let poured = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+    let up = tokio::spawn(pour(client_write, BYTES, poured[0].clone()));
+    let down = tokio::spawn(pour(server_write, BYTES, poured[1].clone()));
+    // Until neither goes on.
+    let mut before = [0, 0];
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let now = [0, 1].map(|n| poured[n].load(Ordering::Relaxed));
+        if now == before && now.iter().all(|poured| *poured > 0) {
+            break;
+        }
+        before = now;
+    }
+    assert!(before.iter().all(|poured| *poured < HELD), "{before:?} bytes went into a tunnel that nobody reads from");
+    let both = async { tokio::join!(drink(server_read, BYTES), drink(client_read, BYTES)) };
+    within("all of it", both).await;
+    within("the writers", async { tokio::try_join!(up, down) }).await.unwrap();
 }
