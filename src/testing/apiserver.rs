@@ -30,7 +30,7 @@ pub struct ApiServer {
     shared: Arc<Shared>,
     addr: SocketAddr,
     /// None without TLS.
-    security: Option<Security>,
+    security: Option<Box<Security>>,
     names: Names,
     connections: Connections,
     stop: CancellationToken,
@@ -159,7 +159,7 @@ impl ApiServer {
     /// # Errors
     /// [`TlsError`]: no certificate.
     pub fn replace_ca(&self) -> Result<(), TlsError> {
-        if let Some(Security { ca_pem, clients, alpn, acceptor }) = &self.security {
+        if let Some(Security { ca_pem, clients, alpn, acceptor }) = self.security.as_deref() {
             let identity = Identity::new(alpn, clients)?;
             *acceptor.write() = Some(TlsAcceptor::from(identity.config));
             *ca_pem.write() = identity.ca_pem;
@@ -351,7 +351,7 @@ impl Builder {
             let identity = Identity::new(&self.alpn, &clients)?;
             *acceptor.write() = Some(TlsAcceptor::from(identity.config));
             let (ca_pem, acceptor) = (RwLock::new(identity.ca_pem), acceptor.clone());
-            security = Some(Security { ca_pem, clients, alpn: self.alpn, acceptor });
+            security = Some(Box::new(Security { ca_pem, clients, alpn: self.alpn, acceptor }));
         }
         let tokens = if self.token.is_empty() { Vec::new() } else { vec![self.token] };
         let shared = Arc::new(Shared {
