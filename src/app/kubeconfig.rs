@@ -195,7 +195,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("temp");
         let path = temp.path().join("kubeconfig");
         write(&path, &[], &KUBECONFIG).expect("write");
-        let error = Identity::load(&Source::File(path), None).await.err().expect("refused");
+        let error = Identity::load(&Source::File(path), None).await.expect_err("refused");
         assert!(error.to_string().contains("was written by forebay itself"), "{error}");
     }
 

@@ -23,12 +23,12 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Puts an object in, and gives the one it replaces.
-    pub(super) fn insert(&mut self, key: Arc<str>, object: Arc<Object>) -> Option<Arc<Object>> {
+    pub(super) fn insert(&mut self, key: &Arc<str>, object: Arc<Object>) -> Option<Arc<Object>> {
         self.bytes += object.size() as u64;
-        self.memory += memory(&key, &object);
-        self.digest.add(&key, object.rv());
+        self.memory += memory(key, &object);
+        self.digest.add(key, object.rv());
         let old = self.objects.insert(key.clone(), object);
-        self.without(&key, old)
+        self.without(key, old)
     }
 
     /// Takes an object out.

@@ -205,7 +205,7 @@ impl Writer {
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>, rv: ResourceVersion) -> Result<(), Error> {
         for change in changes {
             match change {
-                Change::Put(key, object) => drop(self.held.insert(key.into(), Arc::new(object))),
+                Change::Put(key, object) => drop(self.held.insert(&key.into(), Arc::new(object))),
                 Change::Remove(key) => drop(self.held.remove(&key)),
             }
         }
@@ -354,7 +354,7 @@ impl Relist {
             }
         };
         self.own += cost;
-        let double = self.fresh.insert(key.clone(), object);
+        let double = self.fresh.insert(&key, object);
         self.let_go(&key, double);
     }
 
