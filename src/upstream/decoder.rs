@@ -158,7 +158,10 @@ fn object_of(bytes: &[u8]) -> Result<(String, Object), Error> {
 /// An object that can't be kept, as a decoding error.
 pub(super) fn object_error(error: ObjectError) -> Error {
     match error {
-        ObjectError::Version { .. } => Error::NotNumbers(error.to_string()),
+        // Servers that are no kube-apiserver may send none at all: that never changes, and must not be waited for.
+        ObjectError::Version { .. } | ObjectError::Missing { field: "metadata.resourceVersion", .. } => {
+            Error::NotNumbers(error.to_string())
+        }
         error => Error::Junk(error.to_string()),
     }
 }

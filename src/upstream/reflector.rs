@@ -58,6 +58,8 @@ pub(super) enum Failure {
     Refused(u16),
     /// 404: no such resource.
     NotServed,
+    /// 405: it can be listed, but not watched.
+    Unwatchable,
     /// Upstream does not understand streaming lists.
     NoStreaming,
     /// The complete load is older than what has been served.
@@ -153,6 +155,9 @@ impl Reflector {
             Failure::NotNumbers => {
                 plan(Verdict::Unservable("resource versions are no numbers"), backoff, load, Some("not_numbers"))
             }
+            Failure::Unwatchable => {
+                plan(Verdict::Unservable("it can't be watched"), backoff, load, Some("unwatchable"))
+            }
             Failure::TooLarge => {
                 plan(Verdict::Unservable("an object is above --max-frame-bytes"), backoff, load, Some("too_large"))
             }
@@ -193,6 +198,7 @@ mod tests {
             (failed(Some(RV), Failure::Junk), Verdict::Keep, backoff, load),
             (failed(None, Failure::Refused(403)), Verdict::Refuse(403), backoff, load),
             (failed(None, Failure::NotServed), Verdict::Unservable("not served"), Wait::No, Next::Close),
+            (failed(None, Failure::Unwatchable), Verdict::Unservable("it can't be watched"), backoff, load),
             (failed(None, Failure::WentBack), Verdict::Reset, Wait::No, load),
             (failed(None, Failure::NoStreaming), Verdict::Keep, Wait::No, Next::Load(Mode::Pages)),
         ] {

@@ -85,6 +85,7 @@ pub(super) fn code_failure(code: u16, streaming: bool) -> Failure {
     match code {
         401 | 403 => Failure::Refused(code),
         404 => Failure::NotServed,
+        405 => Failure::Unwatchable,
         410 => Failure::Expired,
         // 422: the gate is off. 400: the parameter is unknown. Old etcd: an ERROR event with code 500.
         400 | 422 | 500 if streaming => Failure::NoStreaming,
