@@ -3,7 +3,7 @@
 //! TLS by a CA of its own, token users (`users`), RBAC, an audit log at Metadata level (`audit`). No controllers, no
 //! kubelet: pods stay pending, deleted namespaces stay terminating. Tests share one, and start their own only to break it.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +44,8 @@ pub(crate) struct ControlPlane {
     names: AtomicUsize,
     // Fields drop in order: the servers above go before etcd, and the folder goes last.
     etcd: Process,
+    etcd_command: Command,
+    etcd_url: String,
     scratch: Scratch,
 }
 
@@ -93,13 +95,23 @@ impl ControlPlane {
         let scratch = Scratch::new().map_err(|e| format!("cannot make a scratch folder: {e}"))?;
         let dir = scratch.path();
         let ca = write_keys(dir);
-        let (etcd, etcd_url) = start_etcd(&etcd, dir)?;
+        let (etcd, etcd_command, etcd_url) = start_etcd(&etcd, dir)?;
         let mut servers = Vec::new();
         for n in 0..options.apiservers.max(1) {
             servers.push(start_apiserver(&kube_apiserver, dir, n, &etcd_url, options, &ca).await?);
         }
         let audit = Audit::new((0..servers.len()).map(|n| audit_log(dir, n)).collect());
-        let plane = Self { servers, users: Users::default(), audit, ca, names: AtomicUsize::new(0), etcd, scratch };
+        let plane = Self {
+            servers,
+            users: Users::default(),
+            audit,
+            ca,
+            names: AtomicUsize::new(0),
+            etcd,
+            etcd_command,
+            etcd_url,
+            scratch,
+        };
         let rig = plane.client(&Users::rig()).with_user_agent("rig");
         users::install(&rig).await;
         fixtures::install_custom_resources(&rig).await;
@@ -186,6 +198,37 @@ impl ControlPlane {
         assert!(server.ready(&self.ca).await.unwrap(), "the port of kube-apiserver was taken while it was away");
     }
 
+    /// Kills the first API server and starts it again after a while.
+    pub(crate) async fn lose_apiserver(&mut self, away: Duration) {
+        self.servers[0].process.kill();
+        tokio::time::sleep(away).await;
+        self.restart_apiserver().await;
+    }
+
+    /// Kills etcd and starts it again after a while. What it has confirmed it keeps.
+    pub(crate) async fn lose_etcd(&mut self, away: Duration) {
+        self.etcd.kill();
+        tokio::time::sleep(away).await;
+        self.etcd = self.etcd_command.start().unwrap();
+    }
+
+    /// Where the n-th API server listens.
+    pub(crate) fn address_of(&self, n: usize) -> SocketAddr {
+        address(&self.servers[n].url)
+    }
+
+    /// Where etcd listens for API servers.
+    pub(crate) fn etcd_address(&self) -> SocketAddr {
+        address(&self.etcd_url)
+    }
+
+    /// One more API server, on an etcd address of the caller's choice, such as a gate.
+    pub(crate) async fn add_apiserver(&mut self, etcd: &str) {
+        let (program, n) = (build::KUBE_APISERVER.path().unwrap(), self.servers.len());
+        let started = start_apiserver(&program, self.scratch.path(), n, etcd, &Options::default(), &self.ca).await;
+        self.servers.push(started.unwrap());
+    }
+
     /// Pids of etcd and of the API servers.
     pub(crate) fn pids(&self) -> Vec<u32> {
         std::iter::once(&self.etcd).chain(self.servers.iter().map(|s| &s.process)).filter_map(Process::pid).collect()
@@ -194,6 +237,11 @@ impl ControlPlane {
     pub(crate) fn scratch_path(&self) -> &Path {
         self.scratch.path()
     }
+}
+
+/// From a URL with an address and a port.
+fn address(url: &str) -> SocketAddr {
+    url.rsplit('/').next().unwrap().parse().unwrap()
 }
 
 fn audit_log(dir: &Path, n: usize) -> PathBuf {
@@ -225,7 +273,7 @@ fn write_keys(dir: &Path) -> String {
     ca_pem
 }
 
-fn start_etcd(program: &Path, dir: &Path) -> Result<(Process, String), String> {
+fn start_etcd(program: &Path, dir: &Path) -> Result<(Process, Command, String), String> {
     let (client, peer) = (format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
     let data = dir.join("etcd");
     let args = [
@@ -241,8 +289,9 @@ fn start_etcd(program: &Path, dir: &Path) -> Result<(Process, String), String> {
         "--quota-backend-bytes=8589934592".to_owned(),
         "--log-level=warn".to_owned(),
     ];
-    let process = Process::start("etcd", dir, program, &args, &[]).map_err(|e| format!("cannot start etcd: {e}"))?;
-    Ok((process, client))
+    let (name, dir, program) = ("etcd".to_owned(), dir.to_owned(), program.to_owned());
+    let command = Command { name, dir, program, args: args.to_vec() };
+    Ok((command.start()?, command, client))
 }
 
 async fn start_apiserver(

@@ -17,8 +17,10 @@ mod kubelet;
 mod pair;
 mod process;
 mod programs;
+mod toy;
 mod users;
 
+mod aggregated;
 mod bytes;
 mod cases;
 mod chaos;
@@ -35,6 +37,7 @@ mod main_job;
 #[allow(dead_code, reason = "tests/readme uses the rest of it")]
 mod markdown;
 mod other_clients;
+mod outages;
 mod read_your_writes;
 mod readme;
 mod smoke;
