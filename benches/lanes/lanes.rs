@@ -102,7 +102,13 @@ async fn through(server: &Server, lease: &str, held: bool) -> Result<(Latencies,
     let mut syncing = JoinSet::new();
     if held {
         for n in 0..HELD {
-            let (mut link, path) = (link.shared()?, format!("{SYNCED}?fieldSelector=metadata.name%3Dapp-{n:06}"));
+            // Most by name, and some that look at everything.
+            let path = if n % 20 == 0 {
+                format!("{SYNCED}?labelSelector=none%3D{n}")
+            } else {
+                format!("/api/v1/namespaces/team-000/pods/app-{:06}", (n % 100) * 10)
+            };
+            let mut link = link.shared()?;
             syncing.spawn(async move { link.discard("GET", &path, "").await.map(drop) });
         }
     } else {

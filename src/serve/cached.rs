@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
     api::{gvr::Gvr, resource_version::ResourceVersion, status::Status},
@@ -17,6 +18,11 @@ use super::{
 
 /// Lists that end within this many bytes are sent whole, with their length.
 const WHOLE: usize = 256 << 10;
+
+/// Long scans at the same time. Each gives up its turn often, but were hundreds of them in the run queue (held reads all
+/// released by one sync), everything urgent would wait for a turn of each.
+const MAX_SCANS: usize = 2;
+static SCANS: Semaphore = Semaphore::const_new(MAX_SCANS);
 
 const X_FOREBAY: HeaderName = HeaderName::from_static("x-forebay");
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -84,9 +90,10 @@ pub(super) fn identify(request: &HeaderMap, response: &mut Response<Body>) {
 }
 
 async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>) -> Answer {
+    let mut scanning = None;
     // At exactly the limit upstream's answer depends on whether any other key follows.
     if let Some(limit) = limit
-        && has_at_least(snapshot, &selection, limit).await
+        && has_at_least(snapshot, &selection, limit, &mut scanning).await
     {
         return Answer::OverLimit;
     }
@@ -100,7 +107,7 @@ async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>
                 frames.push(frame);
             }
             // Until something is found it may still be an answer of nothing, which needs its proof first.
-            Step::Yield if body.written() == 0 => tokio::task::yield_now().await,
+            Step::Yield if body.written() == 0 => give_way(&mut scanning).await,
             Step::Yield => break,
             Step::Done => {
                 let nothing = body.written() == 0;
@@ -122,12 +129,24 @@ async fn list(snapshot: &Arc<Snapshot>, selection: Selection, limit: Option<u64>
     Answer::Found(json(Body::list(body), snapshot))
 }
 
+/// A place among the long scans, once a scan has turned out to be one.
+type Scanning = Option<SemaphorePermit<'static>>;
+
+/// Lets others have their turn; a long scan goes on when it has a place.
+async fn give_way(scanning: &mut Scanning) {
+    match scanning {
+        Some(_) => tokio::task::yield_now().await,
+        // The semaphore is never closed.
+        None => *scanning = SCANS.acquire().await.ok(),
+    }
+}
+
 /// Whether so many objects are selected. Others get their turn meanwhile.
-async fn has_at_least(snapshot: &Snapshot, selection: &Selection, limit: u64) -> bool {
+async fn has_at_least(snapshot: &Snapshot, selection: &Selection, limit: u64, scanning: &mut Scanning) -> bool {
     let mut found = 0;
     for (n, (key, object)) in snapshot.scoped(&selection.scope).enumerate() {
         if n % LOOKED_AT == LOOKED_AT - 1 {
-            tokio::task::yield_now().await;
+            give_way(scanning).await;
         }
         found += u64::from(selection.matches(key, object));
         if found >= limit {
@@ -180,22 +199,23 @@ fn new_audit_id() -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
     use super::*;
+    use crate::{
+        api::{field_selector::FieldSelector, gvr::Scope, label_selector::LabelSelector},
+        store::{Budget, ListForm, Object, pair},
+    };
 
-    /// However many objects a selector looks at in vain, other requests get their turn in between.
-    #[tokio::test]
-    async fn scans_yield() {
-        use std::{future::poll_fn, pin::pin};
-
-        use crate::{
-            api::{field_selector::FieldSelector, gvr::Scope, label_selector::LabelSelector},
-            store::{Budget, ListForm, Object, pair},
-        };
-
-        const OBJECTS: usize = 10 * LOOKED_AT;
+    /// A snapshot of so many objects, and a list that selects none of them.
+    fn in_vain(objects: usize, limit: Option<u64>) -> (Read, Arc<Snapshot>) {
         let (mut writer, reader) = pair(&Budget::default());
         let mut relist = writer.begin_relist();
-        for n in 0..OBJECTS {
+        for n in 0..objects {
             let text = format!(
                 "{{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{{\"name\":\"p-{n}\",\"namespace\":\"x\",\"uid\":\"u\",\
                  \"resourceVersion\":\"1\"}}}}\n"
@@ -205,21 +225,51 @@ mod tests {
         }
         let form = ListForm::new("PodList".into(), "Pod", "v1".into(), false);
         writer.commit(relist, form, ResourceVersion(9)).unwrap();
-        let snapshot = reader.snapshot().unwrap();
-        for limit in [None, Some(1)] {
-            let labels = LabelSelector::parse("a=b").unwrap();
-            let want = Want::Collection { labels, fields: FieldSelector::parse("").unwrap(), limit };
-            let read = Read { gvr: Gvr::new("", "v1", "pods"), scope: Scope::All, want };
-            let mut answering = pin!(answer(&read, &snapshot));
-            let mut polls = 0;
-            let answered = poll_fn(|cx| {
-                polls += 1;
-                answering.as_mut().poll(cx)
-            });
-            assert!(matches!(answered.await, Answer::Nothing(_)));
-            let scans = 1 + usize::from(limit.is_some());
-            assert!(polls >= scans * 9, "{polls} turns for {scans} x {OBJECTS} objects");
+        let (labels, fields) = (LabelSelector::parse("a=b").unwrap(), FieldSelector::parse("").unwrap());
+        let want = Want::Collection { labels, fields, limit };
+        (Read { gvr: Gvr::new("", "v1", "pods"), scope: Scope::All, want }, reader.snapshot().unwrap())
+    }
+
+    /// Answers, and counts the turns that takes.
+    async fn counting(read: Read, snapshot: Arc<Snapshot>, turns: &AtomicUsize) -> Answer {
+        let mut answering = pin!(answer(&read, &snapshot));
+        poll_fn(|cx| {
+            turns.fetch_add(1, Relaxed);
+            answering.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// However many objects a selector looks at in vain, other requests get their turn in between.
+    #[tokio::test]
+    async fn scans_yield() {
+        for (limit, least) in [(None, 9), (Some(1), 18)] {
+            let (read, snapshot) = in_vain(10 * LOOKED_AT, limit);
+            let turns = AtomicUsize::new(0);
+            assert!(matches!(counting(read, snapshot, &turns).await, Answer::Nothing(_)));
+            assert!(turns.load(Relaxed) >= least, "{turns:?} turns, limit {limit:?}");
         }
+    }
+
+    /// And however many such scans there are, what is urgent does not wait for a turn of each.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "a test needs no supervisor")]
+    async fn scans_queue_elsewhere_than_in_front_of_others() {
+        const SCANS: usize = 50;
+        let turns = Arc::new(AtomicUsize::new(0));
+        let (_, snapshot) = in_vain(20 * LOOKED_AT, None);
+        let mut scans = tokio::task::JoinSet::new();
+        for _ in 0..SCANS {
+            let (read, _) = in_vain(0, None);
+            let (snapshot, turns) = (snapshot.clone(), turns.clone());
+            scans.spawn(async move { matches!(counting(read, snapshot, &turns).await, Answer::Nothing(_)) });
+        }
+        for _ in 0..15 {
+            tokio::task::yield_now().await;
+        }
+        let before = turns.load(Relaxed);
+        assert!((1..4 * SCANS).contains(&before), "{before} turns of scans before 15 of something urgent");
+        assert!(scans.join_all().await.into_iter().all(|nothing| nothing));
     }
 
     #[test]
