@@ -8,7 +8,13 @@
 //! The snapshot is published before the status, so whoever was woken by a version finds it in the snapshot. Dropping the
 //! writer publishes [`Phase::Stopped`], so no reader waits for a reflector that is gone.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -54,10 +60,21 @@ pub struct Relist {
 /// One event of a watch.
 #[derive(Debug)]
 pub enum Change {
-    /// Added or modified.
+    /// It came into being.
+    Add(String, Object),
+    /// It was modified.
     Put(String, Object),
     /// Deleted.
     Remove(String),
+}
+
+/// A change that can't be true of the state it is made to: a change before it was missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// Key of the object.
+    pub key: String,
+    /// What is wrong, a closed word.
+    pub what: &'static str,
 }
 
 /// How a wait ended.
@@ -96,6 +113,9 @@ struct Shared {
     claimed: Notify,
     distrusted: Notify,
     tenancy: Tenancy,
+    /// Readers that wait for this store.
+    waiting: AtomicUsize,
+    awaited: Notify,
 }
 
 /// A complete state that a client has been shown.
@@ -104,6 +124,9 @@ struct Claim {
     digest: Digest,
     rv: ResourceVersion,
 }
+
+/// Counts a reader as waiting while it lives.
+struct Waiting<'a>(&'a Shared);
 
 /// Makes an empty store in [`Phase::Syncing`].
 pub fn pair(budget: &Budget) -> (Writer, Reader) {
@@ -118,6 +141,8 @@ pub fn pair(budget: &Budget) -> (Writer, Reader) {
         claimed: Notify::new(),
         distrusted: Notify::new(),
         tenancy: Tenancy::new(budget),
+        waiting: AtomicUsize::new(0),
+        awaited: Notify::new(),
     });
     (Writer { shared: shared.clone(), held: Contents::default(), form: None }, Reader { shared, status: receiver })
 }
@@ -178,6 +203,18 @@ impl Writer {
         async move { shared.tenancy.evicted().await }
     }
 
+    /// Tells whether any reader waits for this store, at any time.
+    pub fn is_awaited(&self) -> impl Fn() -> bool + Send + 'static {
+        let shared = self.shared.clone();
+        move || shared.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Resolves when a reader begins to wait. Cancel safe.
+    pub fn awaited(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shared = self.shared.clone();
+        async move { shared.awaited.notified().await }
+    }
+
     /// Starts to gather a complete load.
     pub fn begin_relist(&self) -> Relist {
         self.shared.progress.restart();
@@ -202,15 +239,32 @@ impl Writer {
     /// After a claim the published version may be ahead of the stream. Events from before it are gathered unpublished: they
     /// lead back to the claimed state (an object that came and went), and on the way the store would show what was before
     /// the version it names.
-    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>, rv: ResourceVersion) -> Result<(), Error> {
+    ///
+    /// Changes that contradict the state are applied as well, since what they say of their own object is true; they are
+    /// told, since something else is missing then.
+    pub fn apply(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        rv: ResourceVersion,
+    ) -> Result<Vec<Contradiction>, Error> {
+        let mut contradictions = Vec::new();
         for change in changes {
+            let held = self.held.objects.get(change.key()).map(|held| &**held);
+            if let Some(what) = change.contradicts(held) {
+                contradictions.push(Contradiction { key: change.key().to_owned(), what });
+            }
             match change {
-                Change::Put(key, object) => drop(self.held.insert(&key.into(), Arc::new(object))),
+                Change::Add(key, object) | Change::Put(key, object) => {
+                    drop(self.held.insert(&key.into(), Arc::new(object)));
+                }
                 Change::Remove(key) => drop(self.held.remove(&key)),
             }
         }
         self.shared.tenancy.held.resize(self.held.memory);
-        if rv < self.rv() { Ok(()) } else { self.publish(rv) }
+        if rv >= self.rv() {
+            self.publish(rv)?;
+        }
+        Ok(contradictions)
     }
 
     /// Upstream refuses our reads with this code. What was held is dropped: rights that are gone are gone.
@@ -329,10 +383,48 @@ impl Reader {
     /// Waits until `until` holds for the status or the deadline has come. Cancel safe; leaves nothing behind.
     pub async fn wait(&self, deadline: Instant, mut until: impl FnMut(&Status) -> bool) -> Waited {
         let mut status = self.status.clone();
+        let _waiting = Waiting::enter(&self.shared);
         match timeout_at(deadline, status.wait_for(|status| until(status))).await {
             Ok(Ok(status)) => Waited::Reached(*status),
             // The sender lives in `Shared`, which this reader holds.
             Ok(Err(_)) | Err(_) => Waited::TimedOut,
+        }
+    }
+}
+
+// === impl Waiting ===
+
+impl<'a> Waiting<'a> {
+    fn enter(shared: &'a Shared) -> Self {
+        shared.waiting.fetch_add(1, Ordering::Relaxed);
+        shared.awaited.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Key of the object.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Add(key, _) | Self::Put(key, _) | Self::Remove(key) => key,
+        }
+    }
+
+    /// Why it can't be true, for an object that is `held` or not. A repetition can.
+    fn contradicts(&self, held: Option<&Object>) -> Option<&'static str> {
+        match (self, held) {
+            (Self::Add(_, new), Some(held)) if new.rv() != held.rv() || new.uid() != held.uid() => Some("added_known"),
+            (Self::Put(..), None) => Some("modified_unknown"),
+            (Self::Remove(_), None) => Some("deleted_unknown"),
+            _ => None,
         }
     }
 }

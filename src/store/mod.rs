@@ -27,7 +27,7 @@ pub use self::{
     budget::Budget,
     digest::Digest,
     fences::{Fence, Fences, Passing},
-    handle::{Change, Error, Reader, Relist, Waited, Writer, pair},
+    handle::{Change, Contradiction, Error, Reader, Relist, Waited, Writer, pair},
     life::{Life, Pulse},
     object::{Object, ObjectError},
     phase::{Phase, Progress, Status},

@@ -38,6 +38,16 @@ pub enum ObjectError {
         /// The missing field.
         field: &'static str,
     },
+    /// It is of another kind than asked for.
+    #[error("object {name:?} is {found:?}, expected {wanted:?}")]
+    Kind {
+        /// Name of the object.
+        name: String,
+        /// What it says it is.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
     /// Versions of this resource can't be ordered.
     #[error("object {name:?}: {source}")]
     Version {
@@ -54,7 +64,20 @@ pub enum ObjectError {
 impl Object {
     /// Reads a stored form (`api::json::normal`) and gives the object with its key, `namespace/name` or `name`.
     pub fn from_stored(stored: Box<[u8]>) -> Result<(String, Self), ObjectError> {
+        Self::of_kind(stored, "", "")
+    }
+
+    /// As [`Self::from_stored`], for objects that say what they are: it must be this, unless `kind` is empty.
+    pub fn of_kind(stored: Box<[u8]>, kind: &str, api_version: &str) -> Result<(String, Self), ObjectError> {
         let facts = object::scan(&stored)?;
+        let (found, of) = (facts.kind.as_deref(), facts.api_version.as_deref());
+        if !kind.is_empty() && (found != Some(kind) || of != Some(api_version)) {
+            return Err(ObjectError::Kind {
+                name: facts.name.as_deref().unwrap_or_default().to_owned(),
+                found: format!("{} {}", of.unwrap_or_default(), found.unwrap_or_default()),
+                wanted: format!("{api_version} {kind}"),
+            });
+        }
         let Some(name) = facts.name.as_deref().filter(|name| !name.is_empty()) else {
             return Err(ObjectError::Missing { name: String::new(), field: "metadata.name" });
         };

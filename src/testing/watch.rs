@@ -34,6 +34,9 @@ use super::{
     world::World,
 };
 
+/// A stream with a time limit of a few seconds is told how far the server is, some time before it ends.
+const PARTING: Duration = Duration::from_secs(2);
+
 /// How many changes are taken from the history at once.
 const BATCH: usize = 256;
 
@@ -201,6 +204,9 @@ impl Stream {
         }
         let mut bookmarks = None;
         let mut next_bookmark = Instant::now() + self.bookmark_every;
+        // Only if there is anything to tell, and with time enough.
+        let start = progress.sent;
+        let mut parting = (3..=10).contains(&seconds).then(|| deadline - PARTING);
         loop {
             changed.mark_unchanged();
             let Some(news) = self.world.news(&self.resource.gvr, epoch, progress.sent, BATCH) else { return Ok(()) };
@@ -234,7 +240,13 @@ impl Stream {
                 self.bookmark(&mut progress, false);
                 progress.flush().await?;
             }
+            if parting.is_some_and(|parting| Instant::now() >= parting) && progress.sent > start {
+                parting = None;
+                self.bookmark(&mut progress, false);
+                progress.flush().await?;
+            }
             let wake = if self.bookmark_every.is_zero() { deadline } else { deadline.min(next_bookmark) };
+            let wake = parting.filter(|parting| *parting > Instant::now()).map_or(wake, |parting| wake.min(parting));
             tokio::select! {
                 biased;
                 command = commands.recv() => match command {

@@ -3,7 +3,7 @@
 //! A frame is copied once, into the stored form of its object. Whatever upstream should not have sent is an error that
 //! names it: the reflector then loads anew rather than guess.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -73,6 +73,22 @@ pub(super) enum Error {
         /// The limit.
         limit: usize,
     },
+    /// An event of another kind of object.
+    #[error("{0}")]
+    Kind(String),
+    /// It is of an older version than what came before it.
+    #[error("{what} of version {rv} came after version {after}")]
+    Back {
+        /// Key of the object, or "a bookmark".
+        what: String,
+        /// Its version.
+        rv: ResourceVersion,
+        /// What came before.
+        after: ResourceVersion,
+    },
+    /// The stream ends inside a frame.
+    #[error("{0}")]
+    Cut(String),
     /// Anything else that is not a watch event.
     #[error("{0}")]
     Junk(String),
@@ -83,6 +99,9 @@ pub(super) enum Error {
 pub(super) struct Decoder {
     frames: FrameDecoder,
     limit: usize,
+    /// What every object is; empty where it is not known.
+    kind: Arc<str>,
+    api_version: String,
 }
 
 #[derive(Deserialize)]
@@ -103,9 +122,9 @@ struct Details {
 // === impl Decoder ===
 
 impl Decoder {
-    /// `limit` is the largest frame taken, in bytes.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { frames: FrameDecoder::new(limit), limit }
+    /// `limit` is the largest frame taken, in bytes; `kind` and `api_version` are those of the objects, where known.
+    pub(super) fn new(limit: usize, kind: Arc<str>, api_version: String) -> Self {
+        Self { frames: FrameDecoder::new(limit), limit, kind, api_version }
     }
 
     /// Takes what came from the network.
@@ -122,37 +141,56 @@ impl Decoder {
         })?;
         let Some(frame) = frame else { return Ok(None) };
         match frame.kind {
-            EventType::Added | EventType::Modified => {
-                let (key, object) = object_of(frame.object)?;
+            EventType::Added | EventType::Modified | EventType::Deleted => {
+                let stored = normal::from_event_object(frame.object);
+                let (key, object) = Object::of_kind(stored, &self.kind, &self.api_version).map_err(object_error)?;
                 let rv = object.rv();
-                Ok(Some(Event::Change { change: Change::Put(key, object), rv }))
+                let change = match frame.kind {
+                    EventType::Added => Change::Add(key, object),
+                    EventType::Deleted => Change::Remove(key),
+                    _ => Change::Put(key, object),
+                };
+                Ok(Some(Event::Change { change, rv }))
             }
-            EventType::Deleted => {
-                let (key, object) = object_of(frame.object)?;
-                Ok(Some(Event::Change { change: Change::Remove(key), rv: object.rv() }))
+            EventType::Bookmark => {
+                let bookmark = bookmark(frame.object)?;
+                if !self.kind.is_empty() && *bookmark.kind != *self.kind {
+                    return Err(Error::Kind(format!(
+                        "a bookmark of kind {:?}, expected {:?}",
+                        bookmark.kind, self.kind
+                    )));
+                }
+                Ok(Some(Event::Bookmark(bookmark)))
             }
-            EventType::Bookmark => Ok(Some(Event::Bookmark(bookmark(frame.object)?))),
             EventType::Error => Ok(Some(error_event(frame.object)?)),
         }
     }
 
     /// The stream has ended: whether it ended between frames.
     pub(super) fn finish(&self) -> Result<(), Error> {
-        self.frames.finish().map_err(|error| Error::Junk(error.to_string()))
+        self.frames.finish().map_err(|error| Error::Cut(error.to_string()))
     }
 }
 
 // === impl Error ===
 
 impl Error {
+    /// A closed word for metrics.
+    pub(super) fn what(&self) -> &'static str {
+        match self {
+            Self::NotNumbers(_) => "version_no_number",
+            Self::TooLarge { .. } => "too_large",
+            Self::Kind(_) => "other_kind",
+            Self::Back { .. } => "version_back",
+            Self::Cut(_) => "cut",
+            Self::Junk(_) => "unreadable",
+        }
+    }
+
     /// The same as an error of upstream's.
     pub(super) fn into_upstream(self) -> super::Error {
         super::Error::Junk { what: WHAT, message: self.to_string() }
     }
-}
-
-fn object_of(bytes: &[u8]) -> Result<(String, Object), Error> {
-    Object::from_stored(normal::from_event_object(bytes)).map_err(object_error)
 }
 
 /// An object that can't be kept, as a decoding error.
@@ -162,6 +200,7 @@ pub(super) fn object_error(error: ObjectError) -> Error {
         ObjectError::Version { .. } | ObjectError::Missing { field: "metadata.resourceVersion", .. } => {
             Error::NotNumbers(error.to_string())
         }
+        ObjectError::Kind { .. } => Error::Kind(error.to_string()),
         error => Error::Junk(error.to_string()),
     }
 }

@@ -24,7 +24,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tracing::{info, warn};
 
@@ -139,7 +139,6 @@ impl Discovery {
         let mut last: Option<fetch::Fetched> = None;
         let mut complete = Instant::now();
         loop {
-            let begun = Instant::now();
             self.shared.urgent.store(false, Ordering::Relaxed);
             match fetch::catalog(&client, last.as_ref()).await {
                 Ok(fetched) => {
@@ -161,9 +160,9 @@ impl Discovery {
                         // Nobody will ever tell: without a catalog every resource is unknown, and reads are forwarded.
                         self.install(&fetch::Fetched::default());
                     }
-                    let wait = backoff.after(begun.elapsed(), error.retry_after());
-                    warn!(%error, retry_in = ?wait, "discovery failed; unknown resources are forwarded");
-                    sleep(wait).await;
+                    let pause = backoff.after(Duration::ZERO, error.retry_after());
+                    warn!(%error, retry_in = ?pause.wait, "discovery failed; unknown resources are forwarded");
+                    pause.rest(client.reach()).await;
                 }
             }
         }

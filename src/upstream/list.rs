@@ -1,7 +1,9 @@
 //! LIST: the whole collection in pages, for servers without streaming lists; the spelling of a custom resource's list;
 //! and how many objects there are.
 
+use http::Response;
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -19,12 +21,14 @@ use crate::{
 use super::{Client, Error, decoder, purpose::Purpose, reflectors::Options, residency, watch::INITIAL_IDLE};
 
 const LIST: Purpose = Purpose::List;
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 
 /// Why pages could not be read.
 #[derive(Debug)]
 pub(super) enum PageError {
     Upstream(Error),
+    /// The version of the walk was compacted before its end.
+    Torn(Error),
     Object(decoder::Error),
 }
 
@@ -50,11 +54,12 @@ impl From<Error> for PageError {
 }
 
 /// Loads everything into `relist`, page by page, each of them streamed. Gives the list's form and its version, which is
-/// the first page's: upstream serves all pages of a walk at one version.
+/// the first page's: upstream serves all pages of a walk at one version. Without a page size it is one page.
 pub(super) async fn pages(
     client: &Client,
     key: &StoreKey,
     item_kind: &str,
+    page_size: Option<u32>,
     options: Options,
     registry: &Registry,
     relist: &mut Relist,
@@ -62,15 +67,18 @@ pub(super) async fn pages(
 ) -> Result<(ListForm, ResourceVersion), PageError> {
     let collection = key.gvr.path(&key.scope);
     let api_version = key.gvr.api_version();
-    let page_size = options.page_size;
     let mut next: Option<String> = None;
     let mut first: Option<(ListForm, ResourceVersion)> = None;
     loop {
-        let path = match &next {
-            None => format!("{collection}?limit={page_size}"),
-            Some(token) => format!("{collection}?limit={page_size}&continue={token}"),
+        let path = match (page_size, &next) {
+            (None, _) => collection.clone(),
+            (Some(size), None) => format!("{collection}?limit={size}"),
+            (Some(size), Some(token)) => format!("{collection}?limit={size}&continue={token}"),
         };
-        let response = client.get(LIST, &key.gvr, &path, JSON).await?;
+        let response = match client.get(LIST, &key.gvr, &path, JSON).await {
+            Err(error) if error.code() == Some(410) && next.is_some() => return Err(PageError::Torn(error)),
+            answered => json(LIST, answered?)?,
+        };
         let warnings = warnings(response.headers());
         let mut body = response.into_body();
         let mut splitter = Splitter::new(options.max_frame);
@@ -114,6 +122,17 @@ pub(super) async fn pages(
         }
     }
     first.ok_or_else(|| junk("no page at all".to_owned()).into())
+}
+
+/// An answer that is JSON. Another type comes from something else than an API server, a login page or a balancer in
+/// trouble, and tells nothing about the data.
+pub(super) fn json(what: Purpose, response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
+    let given = response.headers().get(http::header::CONTENT_TYPE).map_or(JSON.as_bytes(), http::HeaderValue::as_bytes);
+    if given.starts_with(JSON.as_bytes()) {
+        return Ok(response);
+    }
+    let message = format!("answered with {:?}", String::from_utf8_lossy(given));
+    Err(Error::Transport { what, source: message.into() })
 }
 
 /// The `Warning` headers of an answer: a deprecated version has them on every one.

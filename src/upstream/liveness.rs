@@ -121,6 +121,16 @@ impl Reach {
         }
     }
 
+    /// A request of ours was answered as it should be, after one was not.
+    pub(super) fn works(&self) {
+        self.inner.returned.notify_waiters();
+    }
+
+    /// Resolves when upstream is heard after it was away, or works again.
+    pub(super) async fn returned(&self) {
+        self.inner.returned.notified().await;
+    }
+
     fn heard(&self) -> Instant {
         self.inner.since + Duration::from_micros(self.inner.heard.load(Ordering::Relaxed))
     }

@@ -32,6 +32,7 @@ pub struct Metrics {
     events: Family<EventLabels, Counter>,
     relists: Family<StoreLabels, Counter>,
     drops: Family<StoreLabels, Counter>,
+    odd: Family<OddLabels, Counter>,
     own_reads: Arc<AtomicU64>,
 }
 
@@ -72,6 +73,14 @@ struct StoreLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OddLabels {
+    group: String,
+    version: String,
+    resource: String,
+    what: &'static str,
+}
+
 /// Counters of one reflector, looked up once.
 #[derive(Clone, Debug)]
 pub(super) struct EventCounters {
@@ -92,6 +101,7 @@ impl Metrics {
             events: Family::default(),
             relists: Family::default(),
             drops: Family::default(),
+            odd: Family::default(),
             own_reads: Arc::default(),
         };
         registry.register(
@@ -121,6 +131,11 @@ impl Metrics {
             metrics.relists.clone(),
         );
         registry.register("store_drops", "Stores dropped from memory, by the reason", metrics.drops.clone());
+        registry.register(
+            "store_odd_events",
+            "Watch events and list items that upstream should not have sent, by what is wrong with them",
+            metrics.odd.clone(),
+        );
         metrics
     }
 
@@ -157,6 +172,17 @@ impl Metrics {
 
     pub(super) fn dropped(&self, gvr: &Gvr, reason: &'static str) {
         self.drops.get_or_create(&StoreLabels::of(gvr, reason)).inc();
+    }
+
+    /// Upstream has sent something that it should not have.
+    pub(super) fn odd(&self, gvr: &Gvr, what: &'static str) {
+        let labels = OddLabels {
+            group: gvr.group.to_string(),
+            version: gvr.version.to_string(),
+            resource: gvr.resource.to_string(),
+            what,
+        };
+        self.odd.get_or_create(&labels).inc();
     }
 
     pub(super) fn events_of(&self, gvr: &Gvr) -> EventCounters {

@@ -31,6 +31,7 @@ mod purpose;
 mod reflector;
 mod reflectors;
 mod residency;
+mod turns;
 mod watch;
 
 pub use self::{

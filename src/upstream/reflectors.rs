@@ -2,14 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::time::sleep;
 
 use crate::{
     lifecycle::tasks::{Class, Tasks},
     store::{Fences, Reader, Registry, StoreKey},
 };
 
-use super::{Client, Discovery, Metrics, driver::Driver, residency::Resident};
+use super::{
+    Client, Discovery, Metrics,
+    driver::{Driver, State},
+    residency::Resident,
+    turns::Turns,
+};
+
+/// Lost watches that are begun anew at once, of each kind: it takes two small requests.
+const RESUMES: usize = 4;
 
 /// How often it is looked for idle stores, and how exactly their last reads are known.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -39,10 +47,8 @@ struct Inner {
     tasks: Tasks,
     options: Options,
     metrics: Metrics,
-    /// Loads somebody waits for.
-    urgent: Arc<Semaphore>,
-    /// Loads nobody waits for yet: they have a share of their own, so that they never delay the others.
-    background: Arc<Semaphore>,
+    loads: Turns,
+    resumes: Turns,
 }
 
 /// Whether anybody waits for a store.
@@ -75,8 +81,8 @@ impl Reflectors {
             tasks,
             options,
             metrics,
-            urgent: Arc::new(Semaphore::new(options.max_loads)),
-            background: Arc::new(Semaphore::new(options.max_loads.div_ceil(2))),
+            loads: Turns::new(options.max_loads, options.max_loads.div_ceil(2)),
+            resumes: Turns::new(RESUMES, RESUMES),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -91,25 +97,23 @@ impl Reflectors {
         }
         if let Some(writer) = writer {
             let inner = self.inner.clone();
-            let loads = match demand {
-                Demand::Held => inner.urgent.clone(),
-                Demand::Background => inner.background.clone(),
-            };
             let known = inner.discovery.catalog().and_then(|catalog| catalog.entry(&key.gvr));
-            let kind = known.map(|entry| entry.kind).unwrap_or_default();
+            let (kind, namespaced) = known.map(|entry| (entry.kind, entry.namespaced)).unwrap_or_default();
             inner.metrics.relisting(&key.gvr, "first");
             let driver = Driver {
                 client: inner.client.clone(),
                 key: key.clone(),
                 kind,
+                namespaced,
                 writer,
                 fences: inner.fences.clone(),
+                registry: inner.registry.clone(),
                 options: inner.options,
                 metrics: inner.metrics.clone(),
                 counters: inner.metrics.events_of(&key.gvr),
-                registry: inner.registry.clone(),
-                loads,
-                progress_wanted: false,
+                loads: inner.loads.clone(),
+                resumes: inner.resumes.clone(),
+                state: State::new(demand == Demand::Held),
             };
             let resident = Resident {
                 driver,

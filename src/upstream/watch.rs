@@ -8,7 +8,7 @@ use rand::RngExt;
 
 use crate::{api::resource_version::ResourceVersion, store::StoreKey};
 
-use super::{Client, Error, purpose::Purpose, reflector::Failure};
+use super::{Client, Error, list, purpose::Purpose, reflector::Failure};
 
 pub(super) const WATCH: Purpose = Purpose::Watch;
 
@@ -67,7 +67,7 @@ pub(super) async fn open(client: &Client, key: &StoreKey, start: Start) -> Resul
         Start::Progress(rv) => (format!("resourceVersion={rv}&timeoutSeconds=3"), GRACE),
     };
     let path = format!("{collection}?watch=true&allowWatchBookmarks=true&{query}");
-    let response = client.get(start.what(), &key.gvr, &path, "application/json").await?;
+    let response = list::json(start.what(), client.get(start.what(), &key.gvr, &path, list::JSON).await?)?;
     Ok(Stream { response, idle })
 }
 
@@ -87,8 +87,10 @@ pub(super) fn code_failure(code: u16, streaming: bool) -> Failure {
         404 => Failure::NotServed,
         405 => Failure::Unwatchable,
         410 => Failure::Expired,
-        // 422: the gate is off. 400: the parameter is unknown. Old etcd: an ERROR event with code 500.
-        400 | 422 | 500 if streaming => Failure::NoStreaming,
+        // 422: the gate is off. 400: the parameter is unknown.
+        400 | 422 if streaming => Failure::NoStreaming,
+        // Old etcd: an ERROR event with code 500.
+        500 | 504 if streaming => Failure::StreamingFailed,
         _ => Failure::Unavailable,
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use forebay::testing::{ApiServer, Gate, get};
 
-use crate::rig::{Forebay, LIMIT, eventually, forwarded, upstream, upstream_with_pods, within};
+use crate::rig::{Forebay, LIMIT, eventually, forwarded, loads, upstream, upstream_with_pods, within};
 
 const PODS: &str = "/api/v1/pods";
 const FIRST: &str = "/api/v1/namespaces/team-000/pods/app-000000";
@@ -74,8 +74,7 @@ async fn a_dead_watch_sends_reads_upstream_while_upstream_answers() {
     // 15 s are promised; machines are busy.
     assert!(died.elapsed() < Duration::from_secs(20), "{:?}", died.elapsed());
     assert!(gate.accepted() > before);
-    let loads = server.log().count(forebay_loads());
-    assert_eq!(loads, 1, "it went on where it was");
+    assert_eq!(loads(&server, "pods"), 1, "it went on where it was");
 }
 
 #[tokio::test]
@@ -120,7 +119,7 @@ async fn without_upstream_what_is_held_is_shown_with_its_age() {
         })
         .await;
     }
-    assert_eq!(server.log().count(forebay_loads()), 1);
+    assert_eq!(loads(&server, "pods"), 1);
 }
 
 /// HTTP/1.1 has no pings: silence sends reads upstream, and one of them makes the watch prove itself again.
@@ -133,14 +132,5 @@ async fn without_pings_silence_is_no_proof() {
         .await;
     assert!(server.log().count(forwarded(get("pods"))) > 0);
     eventually("a hit", || async { (forebay.client().get(FIRST).await.answered() == "hit").then_some(()) }).await;
-    assert_eq!(server.log().count(forebay_loads()), 1);
-}
-
-fn forebay_loads() -> impl Fn(&forebay::testing::Seen) -> bool {
-    |seen| {
-        let own = seen.user_agent.starts_with("forebay/");
-        own && (seen.param("sendInitialEvents").is_some() || seen.verb() == forebay::testing::Verb::List)
-            && seen.path() == PODS
-            && seen.param("fieldSelector").is_none()
-    }
+    assert_eq!(loads(&server, "pods"), 1);
 }

@@ -5,6 +5,7 @@
 
 mod admission;
 mod answers;
+mod backoff;
 mod bounds;
 mod child;
 mod cli;
@@ -12,6 +13,7 @@ mod client;
 mod exec;
 mod failures;
 mod fences;
+mod frames;
 mod framing;
 mod h2;
 mod hold;
@@ -22,6 +24,7 @@ mod memory;
 mod process;
 mod raw;
 mod recovery;
+mod relist;
 mod retry;
 mod rig;
 mod rotation;

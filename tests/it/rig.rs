@@ -7,7 +7,7 @@ use forebay::{
     app::{self, Running},
     config::{self, Flags},
     telemetry::logging,
-    testing::{ApiServer, Match, apiserver::Builder},
+    testing::{ApiServer, Match, apiserver::Builder, list, watch},
 };
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
@@ -65,6 +65,16 @@ pub(crate) async fn upstream_with_pods(pods: usize) -> ApiServer {
 /// Only forebay's own requests, not those it forwards.
 pub(crate) fn own(matches: Match) -> Match {
     matches.user_agent("forebay/")
+}
+
+/// forebay's own lists of a resource; its probes ask for one key.
+pub(crate) fn own_list(resource: &str) -> Match {
+    own(list(resource)).and("no probe", |seen| seen.param("fieldSelector").is_none())
+}
+
+/// Loads of a resource that reached upstream: lists and streaming lists of forebay's own.
+pub(crate) fn loads(upstream: &ApiServer, resource: &str) -> usize {
+    upstream.log().count(own_list(resource)) + upstream.log().count(own(watch(resource).streaming()))
 }
 
 /// Only what it forwards.

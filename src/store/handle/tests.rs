@@ -162,3 +162,73 @@ fn events_from_before_a_claimed_version_are_not_shown_under_it() {
         (vec!["a/x".to_owned(), "a/y".to_owned()], ResourceVersion(25))
     );
 }
+
+#[test]
+fn contradictions_are_applied_and_told() {
+    let (mut writer, reader) = pair(&Budget::default());
+    load(&mut writer, 9, &[("a", "x", 1), ("a", "y", 2)]).unwrap();
+    let add = |name, rv| {
+        let (key, object) = object("a", name, rv);
+        Change::Add(key, object)
+    };
+    let put = |name, rv| {
+        let (key, object) = object("a", name, rv);
+        Change::Put(key, object)
+    };
+    let remove = |name: &str| Change::Remove(format!("a/{name}"));
+    let mut rv = 9;
+    for (change, key, what) in [
+        (add("new", 10), "a/new", None),
+        (add("new", 10), "a/new", None),
+        (put("x", 12), "a/x", None),
+        (put("x", 12), "a/x", None),
+        (remove("new"), "a/new", None),
+        (add("x", 15), "a/x", Some("added_known")),
+        (put("z", 16), "a/z", Some("modified_unknown")),
+        (remove("none"), "a/none", Some("deleted_unknown")),
+    ] {
+        rv += 1;
+        let label = format!("{change:?}");
+        let told = writer.apply([change], ResourceVersion(rv)).unwrap();
+        let want: Vec<_> = what.map(|what| Contradiction { key: key.to_owned(), what }).into_iter().collect();
+        assert_eq!(told, want, "{label}");
+    }
+    assert_eq!(keys(&reader, &Scope::All), ["a/x", "a/y", "a/z"]);
+    assert_eq!(reader.snapshot().unwrap().get("a/x").unwrap().rv(), ResourceVersion(15));
+    // Deleted, then modified: it can't have been the same one.
+    let told = writer.apply([remove("y"), put("y", 30)], ResourceVersion(30)).unwrap();
+    assert_eq!(told, [Contradiction { key: "a/y".into(), what: "modified_unknown" }]);
+}
+
+/// Objects that did not change are held once, however often everything is loaded.
+#[test]
+fn a_relist_takes_a_third_more_at_most_and_leaves_nothing_when_it_fails() {
+    const COUNT: usize = 3_000;
+    let (mut writer, reader) = pair(&Budget::default());
+    let names: Vec<String> = (0..COUNT).map(|n| format!("pod-{n:06}-{}", "x".repeat(600))).collect();
+    let fill = |relist: &mut Relist, changed: usize| {
+        for (n, name) in names.iter().enumerate() {
+            let (key, object) = object("team", name, if n < changed { 500 } else { 7 });
+            relist.stage(&key, object);
+        }
+    };
+    let mut first = writer.begin_relist();
+    fill(&mut first, 0);
+    writer.commit(first, form(), ResourceVersion(100)).unwrap();
+    let before = reader.snapshot().unwrap();
+    let held = writer.held.memory;
+
+    let mut relist = writer.begin_relist();
+    fill(&mut relist, COUNT / 10);
+    let mut distinct = std::collections::HashMap::new();
+    for (_, object) in relist.live.objects.iter().chain(relist.fresh.objects.iter()) {
+        distinct.insert(Arc::as_ptr(object), object.size() as u64);
+    }
+    let peak: u64 = distinct.values().sum();
+    assert!(peak as f64 <= 1.15 * before.bytes() as f64, "{peak} bytes of objects for {}", before.bytes());
+    assert!((held + relist.own) as f64 <= 1.3 * held as f64, "{} more than {held}", relist.own);
+
+    drop(relist);
+    assert!(Arc::ptr_eq(&before, &reader.snapshot().unwrap()), "a load that fails changes nothing");
+    assert_eq!(writer.held.memory, held);
+}
