@@ -10,7 +10,7 @@ const PODS: &str = "/api/v1/pods";
 const ALL: [&str; 6] = ["namespaces", "nodes", "pods", "services", "configmaps", "deployments"];
 
 fn preload() -> String {
-    format!("--preload={}", ALL.join(","))
+    format!("--preload={}", ALL.join(",").replace("deployments", "deployments.apps"))
 }
 
 async fn everything_cached(upstream: &ApiServer) {
