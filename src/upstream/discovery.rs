@@ -24,7 +24,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use tokio::{
     sync::Notify,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tracing::{info, warn};
 
@@ -139,6 +139,7 @@ impl Discovery {
         let mut last: Option<fetch::Fetched> = None;
         let mut complete = Instant::now();
         loop {
+            let begun = Instant::now();
             self.shared.urgent.store(false, Ordering::Relaxed);
             match fetch::catalog(&client, last.as_ref()).await {
                 Ok(fetched) => {
