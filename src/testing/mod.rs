@@ -56,6 +56,7 @@ pub use log::{Predicate, RequestLog, Seen, TimedOut};
 pub use matching::{Match, any, create, delete, discovery, get, list, named_path, patch, read, update, watch, write};
 pub use resource::Resource;
 pub use script::{Hold, On, Rule};
+pub use tls::TlsError;
 pub use watch::Watches;
 pub use world::{Backup, World, WriteError};
 
