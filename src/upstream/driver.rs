@@ -19,7 +19,7 @@ use super::{
     Client, Error, Metrics,
     backoff::Backoff,
     decoder::{self, Bookmark, Decoder, Event},
-    list::{self, PageError},
+    list::{self, PageError, Walk},
     metrics::EventCounters,
     probe,
     reflector::{Failure, Mode, Next, Outcome, Reflector, Verdict, Wait},
@@ -208,9 +208,16 @@ impl Driver {
         let _turn = self.turn(&self.loads).await;
         let mut relist = self.writer.begin_relist();
         self.metrics.reading();
-        let (client, key, progress) = (&self.client, &self.key, self.writer.progress());
-        let (kind, options) = (&self.kind, self.options);
-        let loaded = list::pages(client, key, kind, page_size, options, &self.registry, &mut relist, progress).await;
+        let walk = Walk {
+            client: &self.client,
+            key: &self.key,
+            item_kind: &self.kind,
+            page_size,
+            max_frame: self.options.max_frame,
+            registry: &self.registry,
+            progress: self.writer.progress(),
+        };
+        let loaded = list::pages(walk, &mut relist).await;
         match loaded {
             Ok((form, rv)) => match self.commit(relist, form, rv) {
                 Ok(()) => {

@@ -18,7 +18,7 @@ use crate::{
     store::{ListForm, Object, Progress, Registry, Relist, StoreKey},
 };
 
-use super::{Client, Error, decoder, purpose::Purpose, reflectors::Options, residency, watch::INITIAL_IDLE};
+use super::{Client, Error, decoder, purpose::Purpose, residency, watch::INITIAL_IDLE};
 
 const LIST: Purpose = Purpose::List;
 pub(super) const JSON: &str = "application/json";
@@ -30,6 +30,20 @@ pub(super) enum PageError {
     /// The version of the walk was compacted before its end.
     Torn(Error),
     Object(decoder::Error),
+}
+
+/// What is walked, and how.
+pub(super) struct Walk<'a> {
+    pub(super) client: &'a Client,
+    pub(super) key: &'a StoreKey,
+    /// Kind of the objects: items of built-in lists don't name it.
+    pub(super) item_kind: &'a str,
+    /// `None`: everything in one page.
+    pub(super) page_size: Option<u32>,
+    /// Largest object taken, in bytes.
+    pub(super) max_frame: usize,
+    pub(super) registry: &'a Registry,
+    pub(super) progress: &'a Progress,
 }
 
 impl From<decoder::Error> for PageError {
@@ -55,16 +69,8 @@ impl From<Error> for PageError {
 
 /// Loads everything into `relist`, page by page, each of them streamed. Gives the list's form and its version, which is
 /// the first page's: upstream serves all pages of a walk at one version. Without a page size it is one page.
-pub(super) async fn pages(
-    client: &Client,
-    key: &StoreKey,
-    item_kind: &str,
-    page_size: Option<u32>,
-    options: Options,
-    registry: &Registry,
-    relist: &mut Relist,
-    progress: &Progress,
-) -> Result<(ListForm, ResourceVersion), PageError> {
+pub(super) async fn pages(walk: Walk<'_>, relist: &mut Relist) -> Result<(ListForm, ResourceVersion), PageError> {
+    let Walk { client, key, item_kind, page_size, max_frame, registry, progress } = walk;
     let collection = key.gvr.path(&key.scope);
     let api_version = key.gvr.api_version();
     let mut next: Option<String> = None;
@@ -81,7 +87,7 @@ pub(super) async fn pages(
         };
         let warnings = warnings(response.headers());
         let mut body = response.into_body();
-        let mut splitter = Splitter::new(options.max_frame);
+        let mut splitter = Splitter::new(max_frame);
         loop {
             let frame = match timeout(INITIAL_IDLE, body.frame()).await {
                 Ok(Some(frame)) => frame.map_err(|error| Error::Transport { what: LIST, source: error.into() })?,
