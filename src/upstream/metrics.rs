@@ -124,6 +124,13 @@ impl Metrics {
             "How often the credentials for upstream were read anew, by what came of it",
             metrics.reloads.clone(),
         );
+        // Rare ones begin at zero, so that the first can be seen as a rise.
+        for outcome in ["changed", "unchanged", "failed"] {
+            drop(metrics.reloads.get_or_create(&ReloadLabels { outcome }));
+        }
+        for reason in ["idle_connection", "credential"] {
+            drop(metrics.retries.get_or_create(&RetryLabels { reason }));
+        }
         registry.register("store_events", "Watch events applied to stores", metrics.events.clone());
         registry.register(
             "store_relists",

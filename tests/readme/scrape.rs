@@ -15,8 +15,8 @@ use kube::{Client, Config, config::Kubeconfig};
 
 use crate::{markdown, program::Running};
 
-/// One scrape of a forebay that has seen every kind of traffic: preload, hit, held, forward, write, watch, refusal, and a resource
-/// that the memory budget has no room for.
+/// One scrape of a forebay that has seen every kind of traffic: preload, hit, held, forward, write, watch, refusal, a resource
+/// that the memory budget has no room for, and an event that makes no sense.
 async fn scrape() -> String {
     let folder = tempfile::tempdir().unwrap();
     let upstream = ApiServer::builder().resources(Resource::usual()).start().await.unwrap();
@@ -55,8 +55,19 @@ async fn scrape() -> String {
     })
     .await
     .unwrap();
-    let admin = running.admin.clone();
-    tokio::task::spawn_blocking(move || get(&admin, "/metrics")).await.unwrap()
+    let limit = Duration::from_secs(30);
+    upstream.watches("deployments").wait_for(1, limit).await.unwrap();
+    upstream.watches("deployments").inject("nonsense\n");
+    let begun = tokio::time::Instant::now();
+    loop {
+        let admin = running.admin.clone();
+        let scrape = tokio::task::spawn_blocking(move || get(&admin, "/metrics")).await.unwrap();
+        if scrape.contains("forebay_store_odd_events_total{") {
+            return scrape;
+        }
+        assert!(begun.elapsed() < limit, "the event was not counted: {scrape}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// The body of a plain HTTP GET.
