@@ -184,11 +184,6 @@ impl Registry {
         self.stores.iter().for_each(|entry| entry.value().distrust());
     }
 
-    /// The same, where upstream is known to be at `rv` and no further: for stores that have come further.
-    pub fn distrust_beyond(&self, rv: ResourceVersion) {
-        self.stores.iter().filter(|entry| entry.value().status().rv > rv).for_each(|entry| entry.value().distrust());
-    }
-
     /// Figures of every store, ordered by name.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut all: Vec<_> = self.stores.iter().map(|entry| summary(entry.key().clone(), entry.value())).collect();

@@ -178,7 +178,7 @@ impl Driver {
                 self.answered();
                 if now < at {
                     warn!(store = %self.key, %at, %now, "upstream is behind what it has shown before");
-                    self.registry.distrust_beyond(now);
+                    self.registry.distrust();
                 }
                 *turn = taken;
                 self.state.target = Some(now).filter(|now| *now > at);
@@ -460,7 +460,7 @@ impl Driver {
             }
             Err(error @ store::Error::WentBack { .. }) => {
                 warn!(store = %self.key, %error, "relist");
-                self.registry.distrust_beyond(rv);
+                self.registry.distrust();
                 Err(Failure::WentBack)
             }
             Err(_) => Err(Failure::Junk),

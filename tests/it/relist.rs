@@ -183,3 +183,40 @@ async fn streaming_is_tried_again() {
     rig.upstream.log().wait_count(own(watch("pods").streaming()), 2, LIMIT).await.unwrap();
     assert_eq!(rig.upstream.log().count(own_list("pods")), 1);
 }
+
+/// A quiet resource may be within what upstream has come to since it was restored, and be of the lost future nevertheless.
+#[tokio::test]
+async fn a_restore_found_by_one_store_is_believed_by_all() {
+    let upstream = upstream(ApiServer::builder().bookmark_every(Duration::from_secs(600))).await;
+    upstream.world().fill_pods(3, 5).unwrap();
+    let map = |name: &str| json!({"metadata": {"name": name, "namespace": "team-000"}});
+    upstream.world().create("configmaps", map("kept")).unwrap();
+    let rig = Rig::with(upstream, &["--preload=pods,configmaps"]).await;
+    let kept = "/api/v1/namespaces/team-000/configmaps/kept";
+    let ghost = "/api/v1/namespaces/team-000/configmaps/ghost";
+    rig.forebay.wait_cached(kept).await;
+    let backup = rig.upstream.world().backup();
+    // A future that will be lost.
+    rig.upstream.world().create("configmaps", map("ghost")).unwrap();
+    rig.upstream.world().delete("configmaps", "team-000/kept").unwrap();
+    rig.forebay.wait_cached(ghost).await;
+    rig.upstream.world().advance(1_000);
+    rig.upstream.world().create("pods", json!({"metadata": {"name": "lost", "namespace": "team-000"}})).unwrap();
+    rig.forebay.wait_cached("/api/v1/namespaces/team-000/pods/lost").await;
+    for resource in ["pods", "configmaps"] {
+        rig.upstream.watches(resource).wait_for(1, LIMIT).await.unwrap();
+    }
+    rig.upstream.world().restore(&backup);
+    rig.upstream.world().advance(500);
+    rig.upstream.reset_connections();
+    // Its own version tells nothing: upstream has come further since. The other store's does.
+    let (ghosts, keeps) = eventually("both from the cache", || async {
+        let relists = rig.forebay.metric("forebay_store_relists_total", &["reason=\"went_back\""]).await;
+        let watched = rig.upstream.watches("pods").count() == 1 && rig.upstream.watches("configmaps").count() == 1;
+        let (ghosts, keeps) = (rig.client().get(ghost).await, rig.client().get(kept).await);
+        let hit = ghosts.answered() == "hit" && keeps.answered() == "hit";
+        (relists >= 1.0 && watched && hit).then_some((ghosts, keeps))
+    })
+    .await;
+    assert_eq!((ghosts.status, keeps.status), (404, 200), "{ghosts} {keeps}");
+}
