@@ -106,3 +106,20 @@ async fn what_is_read_is_loaded_first() {
     held.release();
     assert_eq!(within("the read", read).await.unwrap().status, 200);
 }
+
+/// Nothing is wrong with the answer, there is only nothing in it: a server or a balancer that is going down.
+#[tokio::test]
+async fn watches_that_end_at_once_are_opened_seldom() {
+    let upstream = upstream_with_pods(5).await;
+    let rig = Rig::with(upstream, &["--preload=pods"]).await;
+    rig.forebay.wait_cached(PODS).await;
+    rig.upstream.watches("pods").wait_for(1, LIMIT).await.unwrap();
+    let plain = own(watch("pods")).and("no load", |seen| seen.param("sendInitialEvents").is_none());
+    let before = rig.upstream.log().count(own(watch("pods")));
+    let _rule = rig.upstream.on(plain).reply(200, "application/json", "");
+    rig.upstream.watches("pods").end();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let asked = rig.upstream.log().count(own(watch("pods"))) - before;
+    // After 0.8 and 1.6 s.
+    assert!((2..=6).contains(&asked), "{asked} watches in 3 s");
+}
