@@ -15,7 +15,7 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
 use http_body_util::Empty;
 use kube::{Config, client::ConfigExt};
 use rustls::{ClientConfig, pki_types::ServerName};
@@ -113,7 +113,10 @@ impl Credentials {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        for (name, value) in &self.extra {
+        // Whom the request itself asks to act as goes first, as in client-go; a mixture of both would be a third.
+        let impersonates = |name: &HeaderName| name.as_str().starts_with("impersonate-");
+        let named = headers.keys().any(impersonates);
+        for (name, value) in self.extra.iter().filter(|(name, _)| !named || !impersonates(name)) {
             headers.append(name, value.clone());
         }
     }

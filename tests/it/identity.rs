@@ -5,7 +5,7 @@ use forebay::testing::{ApiServer, any, get, read};
 
 use crate::{
     client::{Client, Protocol},
-    rig::{Rig, forwarded, upstream_with_pods},
+    rig::{Forebay, Rig, forwarded, upstream_with_pods},
 };
 
 const PODS: &str = "/api/v1/pods";
@@ -110,4 +110,24 @@ async fn the_clients_kubeconfig_is_private_and_keeps_the_names() {
     let stranger = Client::of(other.forebay.access(), Protocol::Http1);
     let mistaken = stranger.with_credential(Some(&format!("Bearer {}", rig.forebay.access().token)));
     assert_eq!(mistaken.get("/version").await.status, 401, "a foreign token, judged upstream");
+}
+
+/// A request's own wish replaces the kubeconfig's as a whole, as in client-go: alice is none of bob's admins.
+#[tokio::test]
+async fn whom_a_request_acts_as_is_not_mixed_with_whom_the_kubeconfig_does() {
+    let upstream = upstream_with_pods(5).await;
+    let yaml = upstream.kubeconfig_yaml()
+        + "    as: bob\n    as-groups: [\"admins\"]\n    as-user-extra: {\"scopes\": [\"all\"]}\n";
+    let forebay = Forebay::start(&yaml, &[]).await;
+    let all = |name: &str| {
+        let seen = upstream.log().matching(forwarded(read("pods"))).pop().unwrap();
+        seen.headers.get_all(name).iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for (header, user, groups) in
+        [("impersonate-user", vec!["alice"], Vec::<&str>::new()), ("x-other", vec!["bob"], vec!["admins"])]
+    {
+        let read = forebay.client().send("GET", &format!("{PODS}?limit=1&continue=x"), &[(header, "alice")], "").await;
+        assert_eq!(read.answered(), "", "{read}");
+        assert!(all("impersonate-user") == user && all("impersonate-group") == groups, "{header}");
+    }
 }
