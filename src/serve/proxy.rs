@@ -351,6 +351,8 @@ impl Inner {
             }
         };
         let (answer, snapshot) = match cached::answer(read, &snapshot).await {
+            // What has come into being since is not known here: a store that may have missed it proves no absence.
+            Answer::Nothing(_) if reader.age() > self.parts.options.max_staleness => return Err(Reason::Stale),
             Answer::Nothing(response) if self.proves(snapshot.rv) => (Answer::Found(response), snapshot),
             Answer::Nothing(_) => {
                 let snapshot = Box::pin(self.proof(&reader)).await.ok_or(Reason::Negative)?;

@@ -15,7 +15,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -45,6 +45,8 @@ struct Inner {
     since: Instant,
     /// Microseconds since `since`.
     heard: AtomicU64,
+    /// Connections that are open.
+    open: AtomicUsize,
     away: AtomicBool,
     left: Notify,
     returned: Notify,
@@ -73,6 +75,7 @@ impl Reach {
         let inner = Inner {
             since: Instant::now(),
             heard: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
             away: AtomicBool::new(false),
             left: Notify::new(),
             returned: Notify::new(),
@@ -89,6 +92,14 @@ impl Reach {
     pub(super) fn leave(&self) {
         if !self.inner.away.swap(true, Ordering::Relaxed) {
             self.inner.left.notify_waiters();
+        }
+    }
+
+    /// A connection could not be made. One that is open, and was heard of late, tells that upstream is there all the same:
+    /// one of its servers is not, or it does not want whoever this was for.
+    fn refuse(&self) {
+        if self.inner.open.load(Ordering::Relaxed) == 0 || self.heard().elapsed() >= PING_TIMEOUT {
+            self.leave();
         }
     }
 
@@ -174,9 +185,12 @@ where
         let reach = self.reach.clone();
         Box::pin(async move {
             match connecting.await {
-                Ok(stream) => Ok(Heard { stream, pulse: Arc::default(), reach }),
+                Ok(stream) => {
+                    reach.inner.open.fetch_add(1, Ordering::Relaxed);
+                    Ok(Heard { stream, pulse: Arc::default(), reach })
+                }
                 Err(error) => {
-                    reach.leave();
+                    reach.refuse();
                     Err(error.into())
                 }
             }
@@ -189,6 +203,12 @@ where
 impl<S: Connection> Connection for Heard<S> {
     fn connected(&self) -> Connected {
         self.stream.connected().extra(self.pulse.clone())
+    }
+}
+
+impl<S> Drop for Heard<S> {
+    fn drop(&mut self) {
+        self.reach.inner.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use forebay::testing::{ApiServer, Gate, get};
+use forebay::testing::{ApiServer, Gate, get, watch};
 
-use crate::rig::{Forebay, LIMIT, eventually, forwarded, loads, upstream, upstream_with_pods, within};
+use serde_json::json;
+
+use crate::rig::{Forebay, LIMIT, eventually, forwarded, loads, own, upstream, upstream_with_pods, within};
 
 const PODS: &str = "/api/v1/pods";
 const FIRST: &str = "/api/v1/namespaces/team-000/pods/app-000000";
@@ -133,4 +135,49 @@ async fn without_pings_silence_is_no_proof() {
     assert!(server.log().count(forwarded(get("pods"))) > 0);
     eventually("a hit", || async { (forebay.client().get(FIRST).await.answered() == "hit").then_some(()) }).await;
     assert_eq!(loads(&server, "pods"), 1);
+}
+
+/// A store that may have missed its creation does not say that an object is not there.
+#[tokio::test]
+async fn without_upstream_nothing_is_known_to_be_missing() {
+    let server = upstream_with_pods(5).await;
+    let gate = Gate::start(server.addr()).await.unwrap();
+    let url = format!("https://{}", gate.addr());
+    let forebay = Forebay::start(&server.kubeconfig_yaml_via(&url), &["--preload=pods", "--max-staleness=1s"]).await;
+    forebay.wait_cached(PODS).await;
+    server.watches("pods").wait_for(1, LIMIT).await.unwrap();
+    gate.refuse(true);
+    gate.cut();
+    server.world().create("pods", json!({"metadata": {"name": "made", "namespace": "team-000"}})).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let reply = forebay.client().get("/api/v1/namespaces/team-000/pods/made").await;
+    assert_ne!(reply.status, 404, "nobody can know");
+}
+
+/// Others are open and well: a read that upstream is about to answer goes on.
+#[tokio::test]
+async fn one_refused_connection_is_not_upstreams_absence() {
+    let server = upstream_with_pods(5).await;
+    let gate = Gate::start(server.addr()).await.unwrap();
+    let url = format!("https://{}", gate.addr());
+    let forebay =
+        Forebay::start(&server.kubeconfig_yaml_via(&url), &["--preload=pods,services", "--max-staleness=1s"]).await;
+    forebay.wait_cached(PODS).await;
+    server.watches("pods").wait_for(1, LIMIT).await.unwrap();
+    server.on(own(watch("pods"))).reply_status(503);
+    server.watches("pods").end();
+    eventually("forwarded", || async {
+        forebay.client().get("/api/v1/namespaces/team-001/pods/app-000001").await.answered().is_empty().then_some(())
+    })
+    .await;
+    server.world().create("pods", json!({"metadata": {"name": "made", "namespace": "team-000"}})).unwrap();
+    server.on(forwarded(get("pods"))).delay(Duration::from_millis(700));
+    let client = forebay.client();
+    let slow = tokio::spawn(async move { client.get("/api/v1/namespaces/team-000/pods/made").await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gate.refuse(true);
+    let _ = forebay.client().with_credential(Some("Bearer somebody")).get("/version").await;
+    gate.refuse(false);
+    let reply = within("slow", slow).await.unwrap();
+    assert_eq!(reply.status, 200, "upstream has it");
 }
