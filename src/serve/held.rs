@@ -150,10 +150,11 @@ impl Holds {
                 }
                 (Readiness::Reach(rv) | Readiness::Follow(rv), _) if unfed => {
                     let limit = *unfed_deadline.get_or_insert_with(|| Instant::now() + UNFED_PATIENCE);
+                    let limit = limit.min(fence_limit());
                     if Instant::now() >= limit {
                         return Held::Forward(Reason::Fence);
                     }
-                    (fence_limit().min(limit), Some(rv))
+                    (limit, Some(rv))
                 }
                 (Readiness::Reach(rv), _) => (fence_limit(), Some(rv)),
                 (Readiness::Follow(rv), _) if asked => (fence_limit(), Some(rv)),
