@@ -44,7 +44,11 @@ impl Dial {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        // HTTP/1.1 has no pings, and a watch or a log may be silent for hours: this ends what has no other side any more
+        // within 45 s, which is what client-go's own pings take. The kernel's defaults would take over ten minutes.
         tcp.set_keepalive(Some(Duration::from_secs(30)));
+        tcp.set_keepalive_interval(Some(Duration::from_secs(5)));
+        tcp.set_keepalive_retries(Some(3));
         tcp.set_connect_timeout(Some(connect_timeout));
         let Some(proxy) = proxy else { return Ok(Self::Direct(tcp)) };
         let login = login(proxy);
