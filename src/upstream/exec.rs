@@ -60,7 +60,8 @@ struct Answer {
 /// Runs the plugin. `limit`: when nobody is there to answer what it may ask.
 pub(super) async fn run(exec: &ExecConfig, limit: Option<Duration>) -> Result<Given, ExecError> {
     let name = exec.command.clone().ok_or(ExecError::NoCommand)?;
-    let interactive = exec.interactive_mode != Some(ExecInteractiveMode::Never);
+    // Later ones must not take keystrokes that are meant for whoever runs in the foreground.
+    let interactive = limit.is_none() && exec.interactive_mode != Some(ExecInteractiveMode::Never);
     let question = Question {
         kind: "ExecCredential",
         api_version: exec.api_version.as_deref(),
