@@ -113,7 +113,7 @@ impl Credentials {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        // Whom the request itself asks to act as goes first, as in client-go; a mixture of both would be a third.
+        // Whom the request itself asks to act as stands for all of it, as it does in client-go: a mixture would be a third.
         let impersonates = |name: &HeaderName| name.as_str().starts_with("impersonate-");
         let named = headers.keys().any(impersonates);
         for (name, value) in self.extra.iter().filter(|(name, _)| !named || !impersonates(name)) {
