@@ -22,6 +22,9 @@ const STEADY: Duration = Duration::from_secs(60);
 /// Upstream may send so much nonsense in a row before its resource is given up for a while.
 const STRIKES: u32 = 3;
 
+/// A watch that ended sooner was none: to open it again at once, and again, would be a storm.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// How many loads are done in pages before streaming is tried again, at most.
 const MAX_PAGED: u32 = 8;
 
@@ -63,6 +66,8 @@ pub(super) enum Outcome {
     },
     /// The watch ended by itself, as it does every few minutes; this is how far it had come, if it had loaded.
     Ended(Option<ResourceVersion>),
+    /// We left the watch, to open another at once.
+    Left(Option<ResourceVersion>),
     /// It failed.
     Failed {
         /// How far the store had come on this stream, if it is loaded.
@@ -157,7 +162,7 @@ impl Outcome {
     pub(super) fn at(&self) -> Option<ResourceVersion> {
         match *self {
             Self::Loaded(at) | Self::Told { at, .. } => Some(at),
-            Self::Ended(at) | Self::Failed { at, .. } => at,
+            Self::Ended(at) | Self::Left(at) | Self::Failed { at, .. } => at,
         }
     }
 }
@@ -184,11 +189,12 @@ impl Reflector {
             Outcome::Told { at, now } if now >= at => return plan(Verdict::Keep, Wait::No, Next::Watch(at), None),
             Outcome::Told { .. } => (None, Failure::WentBack, None),
             Outcome::Ended(Some(rv)) => {
-                self.expired_in_a_row = 0;
-                return plan(Verdict::Keep, Wait::No, Next::Watch(rv), None);
+                let wait = if lived < SHORT { Wait::Backoff(None) } else { Wait::No };
+                return plan(Verdict::Keep, wait, Next::Watch(rv), None);
             }
+            Outcome::Left(Some(rv)) => return plan(Verdict::Keep, Wait::No, Next::Watch(rv), None),
             // It ended before the load was complete: that is no clean end.
-            Outcome::Ended(None) => (None, Failure::Junk, None),
+            Outcome::Ended(None) | Outcome::Left(None) => (None, Failure::Junk, None),
             Outcome::Failed { at, why, retry_after } => (at, why, retry_after),
         };
         let backoff = Wait::Backoff(retry_after);
@@ -273,7 +279,8 @@ mod tests {
         let (keep, uncacheable) = (Verdict::Keep, Verdict::Unservable);
         for (outcome, verdict, wait, next) in [
             (Outcome::Loaded(RV), keep, Wait::No, Next::Watch(RV)),
-            (Outcome::Ended(Some(RV)), keep, Wait::No, Next::Watch(RV)),
+            (Outcome::Ended(Some(RV)), keep, BACKOFF, Next::Watch(RV)),
+            (Outcome::Left(Some(RV)), keep, Wait::No, Next::Watch(RV)),
             (Outcome::Ended(None), keep, BACKOFF, LOAD),
             (told(7), keep, Wait::No, Next::Watch(RV)),
             (told(99), keep, Wait::No, Next::Watch(RV)),
@@ -337,8 +344,10 @@ mod tests {
         let wait = Some(Duration::from_secs(5));
         let again = Outcome::Failed { at: Some(RV), why: Failure::Expired, retry_after: wait };
         assert_eq!(reflector.step(again, MOMENT).wait, Wait::Backoff(wait));
-        reflector.step(Outcome::Ended(Some(RV)), MOMENT);
-        assert_eq!(reflector.step(failed(Some(RV), Failure::Expired), MOMENT).wait, Wait::No);
+        // A clean end is no proof of health when it comes at once.
+        assert_eq!(reflector.step(Outcome::Ended(Some(RV)), MOMENT).wait, BACKOFF);
+        assert_eq!(reflector.step(failed(Some(RV), Failure::Expired), MOMENT).wait, BACKOFF);
+        assert_eq!(reflector.step(Outcome::Ended(Some(RV)), SHORT).wait, Wait::No);
         // A watch that has lived was well, however it ended.
         assert_eq!(reflector.step(failed(Some(RV), Failure::Expired), STEADY).wait, Wait::No);
     }
