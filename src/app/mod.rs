@@ -106,7 +106,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let serve_metrics = serve::Metrics::register(own);
     let upstream_metrics = upstream::Metrics::register(own);
     let server_metrics = server::Metrics::register(own);
-    let stores = Registry::new(Budget::new(config.memory_budget));
+    let fences = Fences::default();
+    let stores = Registry::new(Budget::new(config.memory_budget), fences.clone());
     own.register_collector(Box::new(StoreMetrics::new(stores.clone())));
 
     let (client, renewal) = Client::new(identity.clone(), options, upstream_metrics.clone()).await?;
@@ -123,7 +124,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let upstream_seen = readiness.add("upstream-seen-once");
 
     let discovery = Discovery::new();
-    let fences = Fences::default();
     let reflector_options = ReflectorOptions {
         page_size: config.list_page_size.get(),
         max_frame: config.max_frame_bytes,
@@ -133,7 +133,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         client.clone(),
         discovery.clone(),
         stores.clone(),
-        fences.clone(),
         tasks.clone(),
         reflector_options,
         upstream_metrics.clone(),

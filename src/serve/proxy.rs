@@ -366,12 +366,11 @@ impl Inner {
         };
         let rv = snapshot.rv;
         match &read.want {
-            Want::Collection { .. } => self.parts.fences.show(rv),
-            Want::Object { key, .. } => {
-                if let Some(object) = snapshot.get(key) {
-                    self.parts.fences.show(object.rv());
-                }
-            }
+            Want::Collection { .. } => fence.raise_bookmark(rv),
+            Want::Object { key, .. } => match snapshot.get(key) {
+                Some(object) => fence.raise(object.rv()),
+                None => fence.raise_absence(rv),
+            },
             Want::Refusal(_) => {}
         }
         let age = reader.age();

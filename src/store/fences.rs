@@ -90,6 +90,8 @@ struct State {
     opened: u64,
     cleared: u64,
     probing: bool,
+    /// The probe under way began before upstream's history became another one: what it tells is of the old one, perhaps.
+    outdated: bool,
     contested: HashMap<String, Contested>,
 }
 
@@ -119,15 +121,10 @@ impl Fences {
         ResourceVersion(self.shown.load(Ordering::Acquire))
     }
 
-    /// A client is being shown this version.
-    pub fn show(&self, rv: ResourceVersion) {
-        self.shown.fetch_max(rv.0, Ordering::AcqRel);
-    }
-
     /// Upstream's history is another one now (restored etcd): what was shown of the old one binds nobody.
-    pub fn forget(&self) {
-        self.by_resource.clear();
+    pub(super) fn forget(&self) {
         self.shown.store(0, Ordering::Release);
+        self.by_resource.iter().for_each(|fence| fence.forget());
     }
 }
 
@@ -153,11 +150,17 @@ impl Fence {
         self.shown.fetch_max(rv.0, Ordering::AcqRel);
     }
 
-    /// A bookmark of this version has passed.
+    /// A bookmark of this version has passed, or a list at this version from a store.
     pub fn raise_bookmark(&self, rv: ResourceVersion) {
+        self.raise_absence(rv);
+        self.shown.fetch_max(rv.0, Ordering::AcqRel);
+    }
+
+    /// A store at this version has proven that something is not there. The client has not seen the version itself, but
+    /// another store of this resource (another version, a namespace) must not show what was before.
+    pub fn raise_absence(&self, rv: ResourceVersion) {
         let mut state = self.state.lock();
         state.follow = state.follow.max(rv);
-        self.shown.fetch_max(rv.0, Ordering::AcqRel);
     }
 
     /// A list at this position has passed. Its version is upstream's, of everything: an event of this resource need
@@ -201,7 +204,8 @@ impl Fence {
     pub fn end_probe(&self, claimed: u64, told: Option<ResourceVersion>) {
         let mut state = self.state.lock();
         state.probing = false;
-        let Some(rv) = told else { return };
+        let outdated = std::mem::take(&mut state.outdated);
+        let Some(rv) = told.filter(|_| !outdated) else { return };
         if state.doubted > state.cleared {
             state.upstream_until = state.upstream_until.max(rv);
         }
@@ -247,6 +251,15 @@ impl Fence {
         }
         state.contested.retain(|_, entry| entry.is_open(rv));
         state.contested.keys().any(|key| key.starts_with(prefix))
+    }
+
+    /// Versions are of another history now. Whoever holds this fence, such as a write under way, goes on to raise it;
+    /// doubts stay, since only upstream can end them.
+    fn forget(&self) {
+        let mut state = self.state.lock();
+        (state.wait_for, state.follow, state.upstream_until) = Default::default();
+        state.contested.retain(|_, entry| matches!(entry, Contested::Open(_)));
+        state.outdated = state.probing;
     }
 
     /// Something was shown that could not be read, or a write's outcome is unknown: upstream has to be asked how far it is.
@@ -395,5 +408,35 @@ mod tests {
         fence.end_probe(claim, Some(at(30)));
         assert!(!fence.any_contested("", at(30)));
         assert_eq!(fence.claim_probe(), None);
+    }
+
+    #[test]
+    fn a_new_history_forgets_versions_and_keeps_what_is_under_way() {
+        let at = ResourceVersion;
+        let fences = Fences::default();
+        let fence = fences.of(&Gvr::new("", "v1", "pods"));
+        fence.raise(at(1_000));
+        fence.raise_bookmark(at(1_001));
+        fence.raise_position(at(1_002));
+        fence.contest("a/x".to_owned());
+        let claim = fence.claim_probe().unwrap();
+        fence.end_probe(claim, Some(at(1_003)));
+        let write = fence.passing();
+        fence.doubt();
+        let claim = fence.claim_probe().unwrap();
+
+        fences.forget();
+        let view = fence.view();
+        assert_eq!((view.wait_for, view.follow, view.upstream_until), Default::default());
+        assert!(view.passing && view.in_doubt && !fence.is_contested("a/x", at(1)));
+        assert_eq!(fences.shown(), at(0));
+        // The probe may have been answered by the old history: somebody has to ask again.
+        fence.end_probe(claim, Some(at(1_004)));
+        assert!(fence.view().in_doubt && fence.claim_probe().is_some());
+        // A write that was under way is respected by whoever asks for the fence now.
+        fence.raise(at(9));
+        drop(write);
+        let found = fences.of(&Gvr::new("", "v1", "pods"));
+        assert_eq!((found.view().wait_for, fences.shown()), (at(9), at(9)));
     }
 }

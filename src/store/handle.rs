@@ -11,7 +11,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -111,7 +111,10 @@ struct Shared {
     wanted: Notify,
     claim: Mutex<Option<Claim>>,
     claimed: Notify,
-    distrusted: Notify,
+    /// What is held is of a history that upstream does not have any more.
+    distrusted: AtomicBool,
+    /// Wakes the writer for it.
+    doubted: Notify,
     tenancy: Tenancy,
     /// Readers that wait for this store.
     waiting: AtomicUsize,
@@ -139,7 +142,8 @@ pub fn pair(budget: &Budget) -> (Writer, Reader) {
         wanted: Notify::new(),
         claim: Mutex::default(),
         claimed: Notify::new(),
-        distrusted: Notify::new(),
+        distrusted: AtomicBool::new(false),
+        doubted: Notify::new(),
         tenancy: Tenancy::new(budget),
         waiting: AtomicUsize::new(0),
         awaited: Notify::new(),
@@ -191,10 +195,14 @@ impl Writer {
         }
     }
 
-    /// Resolves when a reader has found that upstream's history is another one now. Cancel safe.
+    /// Resolves when upstream's history has been found to be another one now; then it takes [`Self::reset`]. Cancel safe.
     pub fn distrusted(&self) -> impl Future<Output = ()> + Send + 'static {
         let shared = self.shared.clone();
-        async move { shared.distrusted.notified().await }
+        async move {
+            while !shared.distrusted.load(Ordering::Acquire) {
+                shared.doubted.notified().await;
+            }
+        }
     }
 
     /// Resolves when the store has to go. Cancel safe.
@@ -286,6 +294,7 @@ impl Writer {
     /// Forgets everything, version included: upstream's history is another one now.
     pub fn reset(&mut self) {
         self.empty(Phase::Syncing);
+        self.shared.distrusted.store(false, Ordering::Release);
     }
 
     fn empty(&mut self, phase: Phase) {
@@ -303,7 +312,14 @@ impl Writer {
         self.shared.tenancy.held.resize(self.held.memory);
         let snapshot = Snapshot { rv, form, objects: self.held.objects.clone(), bytes: self.held.bytes };
         self.shared.snapshot.store(Some(Arc::new(snapshot)));
-        self.shared.status.send_replace(Status { phase: Phase::Synced, rv });
+        // Under the lock of the status, so that whatever is published before a distrust is taken back by it.
+        self.shared.status.send_if_modified(|status| {
+            let trusted = !self.shared.distrusted.load(Ordering::Acquire);
+            if trusted {
+                *status = Status { phase: Phase::Synced, rv };
+            }
+            trusted
+        });
         Ok(())
     }
 }
@@ -353,7 +369,16 @@ impl Reader {
 
     /// Tells the reflector that what the store holds is of a history that upstream no longer has.
     pub fn distrust(&self) {
-        self.shared.distrusted.notify_one();
+        self.shared.distrusted.store(true, Ordering::Release);
+        // At once, and not when the writer comes to it: until then it would answer from the lost history.
+        self.shared.status.send_if_modified(|status| {
+            let answers = status.phase == Phase::Synced;
+            if answers {
+                *status = Status { phase: Phase::Syncing, rv: ResourceVersion(0) };
+            }
+            answers
+        });
+        self.shared.doubted.notify_one();
     }
 
     /// A client reads from it.

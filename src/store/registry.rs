@@ -16,7 +16,7 @@ use crate::api::{
     resource_version::ResourceVersion,
 };
 
-use super::{Budget, Eviction, Phase, Reader, Writer, handle};
+use super::{Budget, Eviction, Fences, Phase, Reader, Writer, handle};
 
 /// A store that nobody has read for so long gives way to one that is being read. A controller's own periods are shorter
 /// (leases, requeues) or much longer (resyncs).
@@ -39,6 +39,7 @@ pub struct StoreKey {
 pub struct Registry {
     stores: Arc<DashMap<StoreKey, Reader, NameHash>>,
     budget: Budget,
+    fences: Fences,
     /// Stores that have given way to others: when, and how large they were. Held while it is decided who goes, so that
     /// one excess is made up for once.
     gone: Arc<Mutex<HashMap<StoreKey, (Instant, u64)>>>,
@@ -83,9 +84,9 @@ impl std::fmt::Display for StoreKey {
 // === impl Registry ===
 
 impl Registry {
-    /// No store yet; all of them together are to stay within the budget.
-    pub fn new(budget: Budget) -> Self {
-        Self { budget, ..Self::default() }
+    /// No store yet; all of them together are to stay within the budget. `fences` are of what clients are shown from them.
+    pub fn new(budget: Budget, fences: Fences) -> Self {
+        Self { budget, fences, ..Self::default() }
     }
 
     /// What all stores share.
@@ -179,8 +180,10 @@ impl Registry {
         found.or_else(|| Some((this.clone(), self.reader(this)?)))
     }
 
-    /// Upstream's history is another one now (a restored etcd): everything held is loaded anew.
+    /// Upstream's history is another one now (a restored etcd): no store answers until it has loaded everything anew, and
+    /// what was shown of the old history binds nobody. Said once, by whoever finds out: what is shown from now on counts.
     pub fn distrust(&self) {
+        self.fences.forget();
         self.stores.iter().for_each(|entry| entry.value().distrust());
     }
 

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     api::{gvr::Scope, resource_version::ResourceVersion},
-    store::{self, Change, Fences, ListForm, Pulse, Registry, Relist, StoreKey, Writer},
+    store::{self, Change, ListForm, Pulse, Registry, Relist, StoreKey, Writer},
 };
 
 use super::{
@@ -41,7 +41,6 @@ pub(super) struct Driver {
     /// Objects live in namespaces.
     pub(super) namespaced: bool,
     pub(super) writer: Writer,
-    pub(super) fences: Fences,
     pub(super) registry: Registry,
     pub(super) options: Options,
     pub(super) metrics: Metrics,
@@ -199,7 +198,6 @@ impl Driver {
                 self.state.target = None;
                 warn!(store = %self.key, "upstream's history went back; forgetting what was held");
                 self.writer.reset();
-                self.fences.forget();
             }
         }
     }

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::{
     lifecycle::tasks::{Class, Tasks},
-    store::{Fences, Reader, Registry, StoreKey},
+    store::{Reader, Registry, StoreKey},
 };
 
 use super::{
@@ -43,7 +43,6 @@ struct Inner {
     client: Client,
     discovery: Discovery,
     registry: Registry,
-    fences: Fences,
     tasks: Tasks,
     options: Options,
     metrics: Metrics,
@@ -68,7 +67,6 @@ impl Reflectors {
         client: Client,
         discovery: Discovery,
         registry: Registry,
-        fences: Fences,
         tasks: Tasks,
         options: Options,
         metrics: Metrics,
@@ -77,7 +75,6 @@ impl Reflectors {
             client,
             discovery,
             registry,
-            fences,
             tasks,
             options,
             metrics,
@@ -106,7 +103,6 @@ impl Reflectors {
                 kind,
                 namespaced,
                 writer,
-                fences: inner.fences.clone(),
                 registry: inner.registry.clone(),
                 options: inner.options,
                 metrics: inner.metrics.clone(),

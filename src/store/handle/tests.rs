@@ -232,3 +232,28 @@ fn a_relist_takes_a_third_more_at_most_and_leaves_nothing_when_it_fails() {
     assert!(Arc::ptr_eq(&before, &reader.snapshot().unwrap()), "a load that fails changes nothing");
     assert_eq!(writer.held.memory, held);
 }
+
+/// Found by whoever it is, at once: a batch that was on its way may not bring the lost history back.
+#[tokio::test]
+async fn a_distrusted_store_answers_no_more_until_it_was_reset_and_loaded() {
+    let (mut writer, reader) = pair(&Budget::default());
+    load(&mut writer, 100, &[("a", "x", 90)]).unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(1), writer.distrusted()).await.is_err());
+    reader.distrust();
+    reader.distrust();
+    let lost = Status { phase: Phase::Syncing, rv: ResourceVersion(0) };
+    assert_eq!(reader.status(), lost);
+    let (key, late) = object("a", "y", 101);
+    writer.apply([Change::Add(key, late)], ResourceVersion(101)).unwrap();
+    load(&mut writer, 102, &[("a", "x", 90)]).unwrap();
+    assert_eq!(reader.status(), lost, "what was under way is of the old history");
+    writer.distrusted().await;
+    writer.reset();
+    assert!(tokio::time::timeout(Duration::from_millis(1), writer.distrusted()).await.is_err(), "one reset is enough");
+    load(&mut writer, 9, &[("a", "x", 8)]).unwrap();
+    assert_eq!(reader.status(), Status { phase: Phase::Synced, rv: ResourceVersion(9) });
+    // Reads that are forwarded for another reason go on to be.
+    writer.refuse(403);
+    reader.distrust();
+    assert_eq!(reader.status().phase, Phase::Refused(403));
+}

@@ -33,7 +33,7 @@ fn load(writer: &mut Writer, n: usize) {
 
 /// A registry with room for about 100 such objects.
 fn registry() -> Registry {
-    Registry::new(Budget::new(Some(130_000)))
+    Registry::new(Budget::new(Some(130_000)), Fences::default())
 }
 
 async fn eviction(writer: &Writer) -> Eviction {
