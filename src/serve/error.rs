@@ -128,6 +128,13 @@ pub(super) fn of_failure(failure: &Failure, write: bool) -> (Refusal, Status) {
     }
 }
 
+/// The Status for a read that upstream is not there to answer, and that what is held does not prove an answer to.
+pub(super) fn of_absence() -> (Refusal, Status) {
+    let message =
+        "forebay can't reach the API server, and its cache may have missed what is asked for (--max-staleness)";
+    (Refusal::Unreachable, Status::service_unavailable(message, Some(1)))
+}
+
 /// A Status as a response: compact JSON, as upstream writes it.
 pub(super) fn response(status: &Status) -> Response<Body> {
     let mut response = Response::new(Body::ready(status.to_json()));

@@ -305,7 +305,7 @@ impl Inner {
                 _ => return answered,
             },
             () = self.parts.client.reach().lost(patience) => {
-                let (refusal, status) = error::of_failure(&upstream::Failure::Slow { after: patience, sent: true }, false);
+                let (refusal, status) = error::of_absence();
                 Answered::refused(refusal, &status)
             }
         };
