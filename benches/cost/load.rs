@@ -1,48 +1,30 @@
 //! A closed-loop load over connections that are opened beforehand: each sends its next GET when the answer to the last
 //! one is complete. Lean enough (HTTP/1.1 is written and read by hand) that on two cores the server is busy.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
-use base64::{Engine, prelude::BASE64_STANDARD};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http::{Request, Uri, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use memchr::memmem;
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
-use serde::Deserialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
+
+use crate::target::{Protocol, Target};
 
 /// No measurement may hang longer than this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is read at once. Large bodies come in TLS records of 16 KiB.
 const BUFFER: usize = 256 << 10;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
-}
-
-/// A server, as its kubeconfig describes it.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    address: SocketAddr,
-    bearer: String,
-    roots: Arc<RootCertStore>,
-}
 
 /// Open connections to one server.
 pub(crate) struct Client {
@@ -86,53 +68,9 @@ struct Http1 {
     buffer: Vec<u8>,
 }
 
-#[derive(Deserialize)]
-struct Kubeconfig {
-    clusters: Vec<NamedCluster>,
-    users: Vec<NamedUser>,
-}
-
-#[derive(Deserialize)]
-struct NamedCluster {
-    cluster: Cluster,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct Cluster {
-    server: String,
-    certificate_authority_data: String,
-}
-
-#[derive(Deserialize)]
-struct NamedUser {
-    user: User,
-}
-
-#[derive(Deserialize)]
-struct User {
-    token: String,
-}
-
 // === impl Target ===
 
 impl Target {
-    /// Reads a kubeconfig of one cluster at an IP address, with CA and token inside.
-    pub(crate) fn from_kubeconfig(path: &Path) -> Result<Self> {
-        let what = || format!("kubeconfig {}", path.display());
-        let text = std::fs::read_to_string(path).with_context(what)?;
-        let file: Kubeconfig = serde_saphyr::from_str(&text).with_context(what)?;
-        let (Some(NamedCluster { cluster }), Some(NamedUser { user })) = (file.clusters.first(), file.users.first())
-        else {
-            bail!("{}: no cluster or no user", what())
-        };
-        let address = cluster.server.trim_start_matches("https://").parse().with_context(what)?;
-        let mut roots = RootCertStore::empty();
-        let pem = BASE64_STANDARD.decode(&cluster.certificate_authority_data).with_context(what)?;
-        roots.add(CertificateDer::from_pem_slice(&pem)?)?;
-        Ok(Self { address, bearer: format!("Bearer {}", user.token), roots: Arc::new(roots) })
-    }
-
     /// Opens `connections` connections, with `in_flight` requests each at a time where HTTP/2 allows it.
     pub(crate) async fn open(&self, protocol: Protocol, connections: usize, in_flight: usize) -> Result<Client> {
         let mut open = Vec::new();
@@ -163,18 +101,6 @@ impl Target {
     pub(crate) async fn get(&self, path: &str) -> Result<Bytes> {
         let body = timeout(PATIENCE, async { anyhow::Ok(self.stream(path).await?.collect().await?.to_bytes()) });
         body.await.with_context(|| format!("GET {path}: no answer within {PATIENCE:?}"))?
-    }
-
-    async fn connect(&self, protocol: Protocol) -> Result<TlsStream<TcpStream>> {
-        let mut tls = ClientConfig::builder().with_root_certificates(self.roots.clone()).with_no_client_auth();
-        tls.alpn_protocols = match protocol {
-            Protocol::Http1 => vec![b"http/1.1".to_vec()],
-            Protocol::Http2 => vec![b"h2".to_vec()],
-        };
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::IpAddress(self.address.ip().into());
-        Ok(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?)
     }
 }
 

@@ -32,6 +32,13 @@ mod load;
 mod plan;
 mod report;
 mod upstream;
+
+#[path = "../shared/server.rs"]
+#[allow(dead_code)]
+mod server;
+#[path = "../shared/target.rs"]
+mod target;
+#[path = "../shared/usage.rs"]
 mod usage;
 
 // The rig of the real control plane belongs to tests/cluster, whose modules name each other from the crate's root.

@@ -7,17 +7,22 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::BodyExt;
 use memchr::memmem;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::{
     control_plane::{self, ControlPlane},
-    load::{Client, Load, Protocol, Target},
+    load::{Client, Load},
     process::{Process, Scratch},
     report::{self, Ratio, Series},
+    server::Server,
+    target::{Protocol, Target},
     upstream::Held,
     usage::Usage,
     users::{Role, Users},
 };
+
+/// For a complete sync.
+const SYNC: Duration = Duration::from_secs(60);
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 const IN_NAMESPACE: &str = "/apis/apps/v1/namespaces/team-000/deployments";
@@ -32,9 +37,6 @@ const WARM_UP: Duration = Duration::from_millis(300);
 
 /// LISTs in each measurement.
 const LISTS: usize = 12;
-
-/// From the start of a process to the file that says it is ready.
-const START: Duration = Duration::from_secs(60);
 
 const HTTP1: &str = "GET over HTTP/1.1, 16 connections";
 const HTTP2: &str = "GET over HTTP/2, 4 connections of 4 requests";
@@ -51,13 +53,6 @@ pub(crate) struct Options {
     /// Leave the real kube-apiserver out.
     #[arg(long)]
     without_kube_apiserver: bool,
-}
-
-/// A server in a process of its own. It ends with this value.
-struct Server {
-    _process: Process,
-    usage: Usage,
-    target: Target,
 }
 
 /// The connections to one server, and what was measured over them.
@@ -233,7 +228,7 @@ async fn child(dir: &Path, role: &str, args: &[String]) -> Result<Server> {
     let kubeconfig = dir.join("kubeconfig");
     let _ = fs::remove_file(&kubeconfig);
     let process = Process::start(role, dir, &std::env::current_exe()?, &all, &[])?;
-    let server = ready(role, process, &kubeconfig).await?;
+    let server = Server::ready(role, process, &kubeconfig).await?;
     // The next one writes its own there.
     fs::rename(kubeconfig, dir.join(format!("{role}.kubeconfig")))?;
     Ok(server)
@@ -241,31 +236,10 @@ async fn child(dir: &Path, role: &str, args: &[String]) -> Result<Server> {
 
 /// Starts forebay in front of the server that `dir/<upstream>.kubeconfig` describes.
 async fn forebay(dir: &Path, upstream: &str) -> Result<Server> {
-    let kubeconfig = dir.join("forebay.kubeconfig");
-    let _ = fs::remove_file(&kubeconfig);
-    let args = [
-        "run".to_owned(),
-        format!("--kubeconfig={}", dir.join(format!("{upstream}.kubeconfig")).display()),
-        "--secure-port=0".to_owned(),
-        "--admin-address=127.0.0.1:0".to_owned(),
-        format!("--write-kubeconfig={}", kubeconfig.display()),
-    ];
-    let process = Process::start("forebay", dir, Path::new(env!("CARGO_BIN_EXE_forebay")), &args, &[])?;
-    let server = ready("forebay", process, &kubeconfig).await?;
+    let server = Server::forebay(dir, &dir.join(format!("{upstream}.kubeconfig")), &[]).await?;
     // Discovery, so that it is not part of the sync: any read of another resource waits for it.
     server.target.get("/api/v1/namespaces/default/pods").await?;
     Ok(server)
-}
-
-async fn ready(name: &str, mut process: Process, kubeconfig: &Path) -> Result<Server> {
-    let deadline = Instant::now() + START;
-    while !kubeconfig.is_file() {
-        ensure!(process.exited().is_none(), "{name} ended at once:\n{}", process.log_tail(10));
-        ensure!(Instant::now() < deadline, "{name} is not ready after {START:?}:\n{}", process.log_tail(10));
-        sleep(Duration::from_millis(10)).await;
-    }
-    let pid = process.pid().with_context(|| format!("{name} has no pid"))?;
-    Ok(Server { _process: process, usage: Usage::of(pid), target: Target::from_kubeconfig(kubeconfig)? })
 }
 
 /// Syncs forebay with the scripted upstream, in turns with a client that reads the same and keeps nothing. Gives the last
@@ -330,7 +304,7 @@ async fn discard(target: &Target) -> Result<Loading> {
             tail.extend_from_slice(&data[data.len().saturating_sub(END.len())..]);
         }
     };
-    timeout(START, read).await.context("the streaming list did not end")??;
+    timeout(SYNC, read).await.context("the streaming list did not end")??;
     Ok(Loading { time: begun.elapsed(), cpu: usage.cpu()? - before })
 }
 

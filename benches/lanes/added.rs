@@ -13,10 +13,10 @@ use tokio::{
 
 use crate::{
     figures::{Latencies, ms, spread, us},
-    link::{Protocol, Target},
     nginx::Nginx,
     process::Scratch,
     servers::{start_forebay, start_upstream},
+    target::{Protocol, Target},
     usage::Usage,
 };
 
@@ -53,7 +53,7 @@ struct Sample {
 pub(crate) async fn run(rounds: usize) -> Result<()> {
     let scratch = Scratch::new()?;
     let upstream = start_upstream(scratch.path(), 10).await?;
-    let forebay = start_forebay(scratch.path(), &upstream).await?;
+    let forebay = start_forebay(scratch.path()).await?;
     let nginx = Nginx::start(scratch.path(), &upstream).await;
     let mut link = upstream.target.open(Protocol::Http2).await?;
     for n in 0..CONNECTIONS {

@@ -19,9 +19,11 @@ use tokio::{
 
 use crate::{
     figures::{Latencies, ms, spread, times},
-    link::{Link, Protocol},
+    link::Link,
     process::Scratch,
-    servers::{Server, start_forebay, start_upstream},
+    server::Server,
+    servers::{start_forebay, start_upstream},
+    target::Protocol,
 };
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/bench/leases";
@@ -58,7 +60,7 @@ pub(crate) async fn run(rounds: usize, objects: usize) -> Result<()> {
     for round in 0..rounds {
         let lease = format!("round-{round}");
         direct.add(through(&upstream, &lease, false).await.context("directly")?);
-        let forebay = start_forebay(scratch.path(), &upstream).await?;
+        let forebay = start_forebay(scratch.path()).await?;
         // What the lists are read from is synced before; what the reads are held for is not.
         forebay.target.open(Protocol::Http2).await?.discard("GET", LISTED, "").await?;
         let mut link = forebay.target.open(Protocol::Http2).await?;

@@ -1,9 +1,6 @@
 //! One client connection, HTTP/1.1 or HTTP/2, to a server that a kubeconfig describes.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
-
-use anyhow::{Context, Result, bail, ensure};
-use base64::{Engine, prelude::BASE64_STANDARD};
+use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full};
@@ -12,27 +9,8 @@ use hyper::{
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
-use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-/// A server at an address.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) address: SocketAddr,
-    pub(crate) bearer: String,
-    pub(crate) ca_pem: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
-}
+use crate::target::{Protocol, Target};
 
 /// An open connection.
 pub(crate) struct Link {
@@ -50,32 +28,8 @@ enum Sender {
 // === impl Target ===
 
 impl Target {
-    /// Reads a kubeconfig of one cluster at an IP address, with CA and token inside.
-    pub(crate) fn from_kubeconfig(path: &Path) -> Result<Self> {
-        let what = || format!("kubeconfig {}", path.display());
-        let file: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).with_context(what)?)?;
-        let text = |value: &Value| value.as_str().map(str::to_owned).with_context(what);
-        let cluster = &file["clusters"][0]["cluster"];
-        let ca = BASE64_STANDARD.decode(text(&cluster["certificate-authority-data"])?)?;
-        Ok(Self {
-            address: text(&cluster["server"])?.trim_start_matches("https://").parse().with_context(what)?,
-            bearer: format!("Bearer {}", text(&file["users"][0]["user"]["token"])?),
-            ca_pem: String::from_utf8(ca)?,
-        })
-    }
-
     pub(crate) async fn open(&self, protocol: Protocol) -> Result<Link> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.ca_pem.as_bytes())?)?;
-        let mut tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        tls.alpn_protocols = match protocol {
-            Protocol::Http1 => vec![b"http/1.1".to_vec()],
-            Protocol::Http2 => vec![b"h2".to_vec()],
-        };
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::IpAddress(self.address.ip().into());
-        let io = TokioIo::new(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?);
+        let io = TokioIo::new(self.connect(protocol).await?);
         let sender = match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::handshake(io).await?;

@@ -34,7 +34,12 @@ mod servers;
 #[path = "../../tests/cluster/process.rs"]
 #[allow(dead_code)]
 mod process;
-#[path = "../cost/usage.rs"]
+#[path = "../shared/server.rs"]
+#[allow(dead_code)]
+mod server;
+#[path = "../shared/target.rs"]
+mod target;
+#[path = "../shared/usage.rs"]
 #[allow(dead_code)]
 mod usage;
 

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{link::Target, process::Process, servers::Server, usage::Usage};
+use crate::{process::Process, server::Server, target::Target, usage::Usage};
 
 /// Debian's nginx, unpacked and not installed: installing it would start it.
 const UNPACK: &str = r#"
@@ -65,7 +65,7 @@ impl Nginx {
             sleep(Duration::from_millis(10)).await;
         }
         let pid = process.pid().context("nginx has no pid")?;
-        let target = Target { address, bearer: upstream.target.bearer.clone(), ca_pem: ca.pem() };
+        let target = Target::new(address, upstream.target.bearer.clone(), ca.pem().as_bytes())?;
         Ok(Self { _process: process, usage: Usage::of(pid), target })
     }
 }

@@ -1,7 +1,6 @@
 //! The clients of the soak. A failing request is part of an outage; a wrong answer ends the run.
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt as _, Full};
@@ -21,10 +19,6 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use rand::RngExt as _;
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject as _},
-};
 use serde_json::Value;
 use tokio::{
     task::JoinSet,
@@ -32,7 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::upstream::COLLECTIONS;
+use crate::{target::Target, upstream::COLLECTIONS};
 
 /// Above what a hold may take.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -40,20 +34,12 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Streams on one connection.
 const STREAMS: usize = 1_000;
 
-/// What the kubeconfig written by forebay says.
-#[derive(Clone)]
-pub(crate) struct Access {
-    server: String,
-    token: String,
-    tls: ClientConfig,
-}
-
 /// One connection pool.
 #[derive(Clone)]
 struct Client {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     server: String,
-    token: String,
+    bearer: String,
 }
 
 /// Everybody who is there from beginning to end.
@@ -78,43 +64,25 @@ pub(crate) struct Asked {
     handles: Vec<tokio::task::AbortHandle>,
 }
 
-// === impl Access ===
+// === impl Client ===
 
-impl Access {
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let file: Value = serde_saphyr::from_str(&std::fs::read_to_string(path)?)?;
-        let text = |value: &Value| value.as_str().map(str::to_owned).context("not the kubeconfig that forebay writes");
-        let cluster = &file["clusters"][0]["cluster"];
-        let mut roots = RootCertStore::empty();
-        let ca = BASE64_STANDARD.decode(text(&cluster["certificate-authority-data"])?)?;
-        roots.add(CertificateDer::from_pem_slice(&ca)?)?;
-        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self { server: text(&cluster["server"])?, token: text(&file["users"][0]["user"]["token"])?, tls })
-    }
-
-    fn client(&self, http2: bool) -> Client {
-        let connector = HttpsConnectorBuilder::new().with_tls_config(self.tls.clone()).https_only();
+impl Client {
+    fn of(target: &Target, http2: bool) -> Self {
+        let connector = HttpsConnectorBuilder::new().with_tls_config(target.tls()).https_only();
         let connector = if http2 { connector.enable_http2().build() } else { connector.enable_http1().build() };
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .http2_only(http2)
             .http2_initial_stream_window_size(256 << 10)
             .build(connector);
-        Client { http, server: self.server.clone(), token: format!("Bearer {}", self.token) }
+        Self { http, server: format!("https://{}", target.address), bearer: target.bearer.clone() }
     }
-}
 
-// === impl Client ===
-
-impl Client {
     async fn send(&self, method: &str, path: &str, body: &'static str) -> Result<Response<Incoming>> {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.server))
-            .header(header::AUTHORIZATION, &self.token)
+            .header(header::AUTHORIZATION, &self.bearer)
             .header(header::CONTENT_TYPE, "application/merge-patch+json")
             .body(Full::from(body))?;
         Ok(timeout(PATIENCE, self.http.request(request)).await??)
@@ -137,10 +105,10 @@ pub(crate) async fn plain(url: &str) -> Result<String> {
 }
 
 /// Sends so many reads, which are expected to wait.
-pub(crate) fn hold(access: &Access, path: &str, reads: usize) -> Asked {
+pub(crate) fn hold(target: &Target, path: &str, reads: usize) -> Asked {
     let (mut running, mut handles) = (JoinSet::new(), Vec::new());
     for first in (0..reads).step_by(STREAMS) {
-        let client = access.client(true);
+        let client = Client::of(target, true);
         for _ in first..reads.min(first + STREAMS) {
             let (client, path) = (client.clone(), path.to_owned());
             handles.push(running.spawn(async move {
@@ -184,7 +152,7 @@ impl Asked {
 // === impl Clients ===
 
 impl Clients {
-    pub(crate) fn start(access: &Access, watches: usize) -> Self {
+    pub(crate) fn start(target: &Target, watches: usize) -> Self {
         let (stop, counts) = (CancellationToken::new(), Arc::new(Counts::default()));
         let mut running = JoinSet::new();
         let mut join = |work: std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>| {
@@ -192,14 +160,14 @@ impl Clients {
             running.spawn(async move { stop.run_until_cancelled(work).await.unwrap_or(Ok(())) });
         };
         for first in (0..watches).step_by(STREAMS / 10) {
-            let client = access.client(true);
+            let client = Client::of(target, true);
             for n in first..watches.min(first + STREAMS / 10) {
                 join(Box::pin(watch(client.clone(), n, counts.clone())));
             }
         }
         for n in 0..4 {
-            join(Box::pin(come_and_go(access.clone(), n % 2 == 0, counts.clone())));
-            join(Box::pin(read_slowly(access.client(n % 2 == 0), n, counts.clone())));
+            join(Box::pin(come_and_go(target.clone(), n % 2 == 0, counts.clone())));
+            join(Box::pin(read_slowly(Client::of(target, n % 2 == 0), n, counts.clone())));
         }
         Self { running, stop, counts }
     }
@@ -251,9 +219,9 @@ async fn watch(client: Client, n: usize, counts: Arc<Counts>) -> Result<()> {
 }
 
 /// A new connection each time, a few reads and a write; every second time it leaves in the middle of an answer.
-async fn come_and_go(access: Access, http2: bool, counts: Arc<Counts>) -> Result<()> {
+async fn come_and_go(target: Target, http2: bool, counts: Arc<Counts>) -> Result<()> {
     for n in 0_u64.. {
-        let client = access.client(http2);
+        let client = Client::of(&target, http2);
         let (collection, _) = COLLECTIONS[n as usize % COLLECTIONS.len()];
         for _ in 0..4 {
             // Every object lives nearly always; which ones are gone for a moment nobody here knows.

@@ -27,6 +27,15 @@ mod upstream;
 #[path = "../../tests/cluster/process.rs"]
 #[allow(dead_code)]
 mod process;
+#[path = "../shared/server.rs"]
+#[allow(dead_code)]
+mod server;
+#[path = "../shared/target.rs"]
+#[allow(dead_code)]
+mod target;
+#[path = "../shared/usage.rs"]
+#[allow(dead_code)]
+mod usage;
 
 use std::{path::Path, time::Duration};
 
@@ -34,9 +43,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use clients::{Access, Clients};
+use clients::Clients;
 use figures::Figures;
-use process::{Process, Scratch};
+use process::Scratch;
+use server::Server;
 use upstream::Upstream;
 
 #[global_allocator]
@@ -65,9 +75,8 @@ struct Options {
 
 /// A running forebay.
 struct Forebay {
-    process: Process,
+    server: Server,
     admin: String,
-    access: Access,
 }
 
 fn main() -> Result<()> {
@@ -80,7 +89,7 @@ async fn run(options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
     let upstream = Upstream::start(options.objects).await?;
     let mut forebay = Forebay::start(scratch.path(), &upstream).await?;
-    let clients = Clients::start(&forebay.access, options.watches);
+    let clients = Clients::start(&forebay.server.target, options.watches);
     println!("{}", Figures::HEADING);
     let mut measure = None;
     let begun = Instant::now();
@@ -93,7 +102,11 @@ async fn run(options: &Options) -> Result<()> {
         sleep_until(until).await;
         let figures = forebay.figures().await?;
         println!("{}", figures.line(&minute.to_string(), &format!("{}, {held} held", clients.told())));
-        ensure!(forebay.process.exited().is_none(), "forebay has ended:\n{}", forebay.process.log_tail(20));
+        ensure!(
+            forebay.server.process.exited().is_none(),
+            "forebay has ended:\n{}",
+            forebay.server.process.log_tail(20)
+        );
         if minute == 3 {
             measure = Some(figures);
         }
@@ -115,16 +128,16 @@ async fn hold(forebay: &Forebay, upstream: &Upstream, minute: u32, reads: usize)
     let (resource, hold) = upstream.new_resource(minute)?;
     let deadline = Instant::now() + MINUTE;
     // Forebay has to learn of it first: what it does not know is forwarded, not held.
-    let mut first = clients::hold(&forebay.access, &resource.path, 1);
+    let mut first = clients::hold(&forebay.server.target, &resource.path, 1);
     while !forebay.metrics().await?.contains(&resource.label) {
         ensure!(Instant::now() < deadline, "no read of {} is held", resource.path);
         sleep(Duration::from_millis(100)).await;
         if first.ended() {
-            first = clients::hold(&forebay.access, &resource.path, 1);
+            first = clients::hold(&forebay.server.target, &resource.path, 1);
         }
     }
     drop(first);
-    let asked = clients::hold(&forebay.access, &resource.path, reads);
+    let asked = clients::hold(&forebay.server.target, &resource.path, reads);
     while forebay.metric("forebay_held_requests").await? < reads as f64 {
         if Instant::now() > deadline {
             bail!("only {} of {reads} reads are held", forebay.metric("forebay_held_requests").await?);
@@ -140,32 +153,14 @@ async fn hold(forebay: &Forebay, upstream: &Upstream, minute: u32, reads: usize)
 
 impl Forebay {
     async fn start(dir: &Path, upstream: &Upstream) -> Result<Self> {
-        let (theirs, ours) = (dir.join("upstream.kubeconfig"), dir.join("kubeconfig"));
+        let theirs = dir.join("upstream.kubeconfig");
         std::fs::write(&theirs, upstream.kubeconfig())?;
-        let args = [
-            "run".to_owned(),
-            format!("--kubeconfig={}", theirs.display()),
-            "--secure-port=0".to_owned(),
-            "--admin-address=127.0.0.1:0".to_owned(),
-            format!("--write-kubeconfig={}", ours.display()),
-            "--max-holds=20000".to_owned(),
-            "--max-concurrent-streams=4000".to_owned(),
-        ];
-        let mut process =
-            Process::start("forebay", dir, Path::new(env!("CARGO_BIN_EXE_forebay")), &args, &[("NO_COLOR", "1")])?;
-        let deadline = Instant::now() + MINUTE;
-        loop {
-            let log = process.log();
-            let admin = log.lines().find_map(|line| line.split_once("admin listening addr=")).map(|(_, rest)| rest);
-            if let Some(address) = admin.and_then(|rest| rest.split_whitespace().next())
-                && ours.is_file()
-            {
-                let admin = format!("http://{address}");
-                return Ok(Self { admin, access: Access::read(&ours)?, process });
-            }
-            ensure!(process.exited().is_none() && Instant::now() < deadline, "forebay did not start:\n{log}");
-            sleep(Duration::from_millis(10)).await;
-        }
+        let flags = ["--max-holds=20000", "--max-concurrent-streams=4000"];
+        let server = Server::forebay(dir, &theirs, &flags).await?;
+        let log = server.process.log();
+        let admin = log.lines().find_map(|line| line.split_once("admin listening addr=")?.1.split_whitespace().next());
+        let admin = format!("http://{}", admin.context("forebay does not say where its admin port is")?);
+        Ok(Self { server, admin })
     }
 
     async fn metrics(&self) -> Result<String> {
