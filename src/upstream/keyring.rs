@@ -141,7 +141,8 @@ impl Renewal {
                 }
                 () = keyring.doubted.notified() => {
                     let least = if self.identity.has_plugin() { MIN_PLUGIN_INTERVAL } else { MIN_INTERVAL };
-                    if self.doubted_at.is_none_or(|at| at.elapsed() >= least) {
+                    // Files that have changed are looked at however lately somebody else was refused.
+                    if self.doubted_at.is_none_or(|at| at.elapsed() >= least) || print(&self.files) != self.print {
                         self.read().await;
                         self.doubted_at = Some(Instant::now());
                     }

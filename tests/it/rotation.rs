@@ -181,28 +181,25 @@ async fn a_refused_token_is_read_anew_at_once() {
     server.log().clear();
     assert_eq!(client.get("/version").await.status, 401, "the old token is refused, and there is no other");
     assert_eq!(server.log().count(forwarded(any())), 1, "it is not sent again");
-    assert_eq!(forebay.metric(RELOADS, &["unchanged"]).await, 1.0);
+    assert!(forebay.metric(RELOADS, &["unchanged"]).await >= 1.0);
 
-    // Not asked again within a second, so a new one is taken up by the next refusal after it.
-    sleep(Duration::from_millis(1_100)).await;
+    // However lately somebody was refused, a file that has changed is looked at.
     mount.swap("2", "two");
     let (read, log) = (client.get("/version").await, "/api/v1/namespaces/x/pods/a/log");
     assert_eq!(read.status, 200, "{read}");
     assert_eq!(forebay.metric("forebay_upstream_retries_total", &["credential"]).await, 1.0);
     assert_eq!(client.get(log).await.status, 200);
 
-    // A write is passed on as it is answered, and makes the next one work.
-    sleep(Duration::from_millis(1_100)).await;
+    // A write is passed on as it is answered.
     server.set_tokens(&["three"]);
-    mount.swap("3", "three");
     let body = json!({"metadata": {"generateName": "a-"}});
     let first = client.write("POST", MAPS, &body).await;
     assert_eq!((first.status, server.log().count(create("configmaps"))), (401, 1), "{first}");
+    mount.swap("3", "three");
     eventually("the next write", || async { (client.write("POST", MAPS, &body).await.status == 201).then_some(()) })
         .await;
 
-    // So are our own requests: no store stops being read.
-    sleep(Duration::from_millis(1_100)).await;
+    // Our own requests take it up as well: no store stops being read.
     server.set_tokens(&["four"]);
     mount.swap("4", "four");
     let watches = server.log().count(own(watch("pods")));
